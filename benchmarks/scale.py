@@ -40,7 +40,8 @@ from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.sweep_info import new_info
-from fpp_sweep.tracking import check_store, sync_folder
+from fpp_sweep.tracking.delivery import deliver
+from fpp_sweep.tracking.stores import open_store
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskResult, pack_predictions
 from fpp_sweep.workers.session import session
@@ -271,7 +272,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
     space, plan = space_of(args, workers), plan_of(args)
     folder = SweepFolder(root / "scale")
     uri = f"sqlite:///{root}/mlflow.db"
-    check_store(uri)
+    open_store(uri)
     with session(None, cpus=2, verbose=False):
         from fpp_sweep.sweep.driver import SweepDriver
 
@@ -376,9 +377,9 @@ def commands(root: Path, folder: SweepFolder, uri: str) -> None:
     timed("python -m fpp_sweep.show --page", typed("fpp_sweep.show", "--page"))
     timed("python -m fpp_sweep.sync, nothing to do", typed("fpp_sweep.sync"))
     fresh = f"sqlite:///{root}/fresh.db"
-    check_store(fresh)
+    open_store(fresh)
     began = time.monotonic()
-    result = sync_folder(folder, fresh)
+    result = deliver(folder, fresh)
     print(f"  everything delivered to a new MLflow: {1000 * (time.monotonic() - began) / result.updated:.0f} ms a run")
 
 

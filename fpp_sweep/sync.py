@@ -8,53 +8,37 @@ often you call it.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.cli.names import find_sweep
-from fpp_sweep.spec.messages import printable
-
-RETRY_SECONDS = 120.0  # without progress
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.messages import plural, printable
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    sweep = find_sweep(args.sweep)
-    from fpp_sweep.sweep.delivery import deliver  # loads what --help does without
+    folder = SweepFolder.open(find_sweep(args.sweep))
+    from fpp_sweep.tracking.delivery import deliver  # loads what --help does without
+    from fpp_sweep.tracking.stores import uri_of_folder  # imports the library of the line above
 
-    for line in deliver(sweep, args.into, verify=args.verify, retry_for=args.retry_for):
-        print(printable(line))
+    delivered = deliver(folder, uri_of_folder(folder, args.into, flag="--into"))
+    outcome = "up to date, MLflow lacked nothing"
+    if delivered.updated:
+        outcome = f"{plural(delivered.updated, 'run')} brought up to date, {delivered.created} of them new"
+    print(printable(f"{folder.path.name}: {outcome}"))
+    label = "see them:"
+    for line in delivered.links:
+        print(printable(f"{label:10}{line}"))
+        label = ""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.sync", __doc__ or "", usage="SWEEP [options]")
-    add = options.add_argument
-    add("sweep", metavar="SWEEP", help="name or folder of a sweep")
-    add(
-        "--into",
-        metavar="URI",
-        help="MLflow store to write to; default: the sweep's own, or the one of the last --into",
-    )
-    add("--verify", action="store_true", help="compare everything with MLflow again, such as after a restored backup")
-    add(
-        "--retry-for",
-        type=_seconds,
-        default=RETRY_SECONDS,
-        metavar="SECONDS",
-        help="repeat failed requests until there was no progress for this time (default: %(default)g)",
-    )
+    options.add_argument("sweep", metavar="SWEEP", help="name or folder of a sweep")
+    into_help = "MLflow store to write to; default: MLFLOW_TRACKING_URI, or else sqlite:///mlflow.db"
+    options.add_argument("--into", metavar="URI", help=into_help)
     return options.parse_args(argv)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more ({text})")
-    return seconds
 
 
 if __name__ == "__main__":

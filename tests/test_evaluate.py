@@ -32,7 +32,6 @@ from fpp_sweep.sweep.local_run import run_locally
 from fpp_sweep.sweep.local_worker import local_worker_spec
 from fpp_sweep.sweep.recording import SweepRecorder, recording_end, recording_interruption
 from fpp_sweep.sweep.request import space_to_evaluate
-from fpp_sweep.tracking.folder_sync import LOCK_FILE
 from tests.kit.datasets import build_coop, build_folders, jpeg
 from tests.kit.disks import mounted
 from tests.kit.names import TPT, ZERO_SHOT
@@ -240,14 +239,14 @@ def test_an_evaluation_is_delivered_to_mlflow_by_a_flag_or_by_sync(evaluated):
 def test_an_evaluation_that_mlflow_refuses_at_its_end_keeps_its_results(options, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def block_the_lock(folder, record):
-        (folder.path / LOCK_FILE).mkdir(exist_ok=True)
+    def spoil_the_store(folder, record):
+        Path("own.db").write_text("no database" * 100)
 
     requested = replace(options, tracking_uri="sqlite:///own.db")
-    sweep = run_locally(small_space(), requested, block_the_lock)
+    sweep = run_locally(small_space(), requested, spoil_the_store)
     assert (sweep.info.state, len(sweep.trials())) == ("finished", 2)
     err = capsys.readouterr().err
-    assert "MLflow lacks records (" in err
+    assert "MLflow is behind (" in err
     assert re.search(r"cannot be opened .*; deliver them later with:\n +.*sync .*small\n", err)
 
 

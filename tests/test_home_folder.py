@@ -18,7 +18,7 @@ from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.config import require_prompt, require_templates
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Sweep
-from fpp_sweep.tracking.uri import absolute
+from fpp_sweep.tracking.stores import absolute
 from fpp_sweep.trial.templates import file_digest, texts_by_class
 from tests.kit.records import build_sweep
 

@@ -46,7 +46,7 @@ def write_front(folder: Path, info: SweepInfo, front: Front, statistics: SweepSt
         writer.writerows(rows)
     write_json(folder / "front.json", _front_document(info, front, statistics))
     with written_whole(folder / "answer.md") as partial:
-        partial.write_text(_answer_text(info, front, statistics), encoding="utf-8")
+        partial.write_text(answer_text(info, front, statistics), encoding="utf-8")
 
 
 def _csv_row(info: SweepInfo, front: Front, statistics: SweepStatistics, record: TrialRecord) -> dict[str, object]:
@@ -124,7 +124,8 @@ def _answer_document(statistics: SweepStatistics) -> dict[str, object]:
     }
 
 
-def _answer_text(info: SweepInfo, front: Front, statistics: SweepStatistics) -> str:
+def answer_text(info: SweepInfo, front: Front, statistics: SweepStatistics) -> str:
+    """Return the text of answer.md: the answer, notes and the front, below the name of the sweep."""
     sections = answer_sections(statistics)
     if statistics.notes:
         sections.append(Section("Notes", paragraphs(statistics.notes)))

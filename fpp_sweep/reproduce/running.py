@@ -23,7 +23,8 @@ from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.resume import require_same
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.sweep.worker_pool import Workers, open_workers
-from fpp_sweep.tracking import one_line, sync_folder, trusted_uri, upload_group_files
+from fpp_sweep.tracking.delivery import deliver, deliver_files
+from fpp_sweep.tracking.stores import one_line, uri_of_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +120,13 @@ def _is_done(folder: SweepFolder, space: Space, options: Options) -> bool:
     return all(record.state == "complete" for record in records)
 
 
-def deliver(folders: Sequence[SweepFolder], files: Sequence[Path]) -> str | None:
+def deliver_all(folders: Sequence[SweepFolder], files: Sequence[Path], tracking_uri: str | None) -> str | None:
     """Bring MLflow up to date with the tables and with files of the reproduction; return what went wrong."""
     try:
         for folder in folders:
-            sync_folder(folder, trusted_uri(folder, folder.info().tracking_uri))
-        upload_group_files(folders[0], trusted_uri(folders[0], folders[0].info().tracking_uri), files)
+            uri = uri_of_folder(folder, tracking_uri, flag="--tracking-uri")
+            deliver(folder, uri)
+        deliver_files(folders[0], uri, files)
     except Exception as error:  # MLflow is not reachable; the folder has everything
         return one_line(error)
     return None

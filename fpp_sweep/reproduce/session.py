@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fpp_sweep.reproduce.output import as_text
 from fpp_sweep.reproduce.page import write_page
-from fpp_sweep.reproduce.running import Reproduction, deliver, reproduce
+from fpp_sweep.reproduce.running import Reproduction, deliver_all, reproduce
 from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.reproduce.tables import ResultTable
 from fpp_sweep.spec.messages import runnable
@@ -33,7 +33,7 @@ def run_selection(selection: Selection, folder: Path, options: Options) -> bool:
     reproduction = Reproduction(folder, selection)
     tables = run_tables(reproduction, options)
     if tables:
-        write_and_deliver(reproduction, tables)
+        write_and_deliver(reproduction, tables, options.tracking_uri)
     print(f"\nreproduction: {folder}   tables: {folder}/*/report/table.(csv|md|tex)")
     return not any(table.failed for table in tables.values())
 
@@ -52,10 +52,10 @@ def run_tables(reproduction: Reproduction, options: Options) -> dict[str, Result
     return tables
 
 
-def write_and_deliver(reproduction: Reproduction, tables: Mapping[str, ResultTable]) -> None:
+def write_and_deliver(reproduction: Reproduction, tables: Mapping[str, ResultTable], tracking_uri: str | None) -> None:
     """Write the page, and bring MLflow up to date."""
     page = write_page(reproduction.folder, tables)
-    problem = deliver([reproduction.sweep(name) for name in tables], [page])
+    problem = deliver_all([reproduction.sweep(name) for name in tables], [page], tracking_uri)
     if problem:
         print(f"MLflow lacks the tables: {problem}", file=sys.stderr)
     print(f"\npage: {page.resolve().as_uri()}")

@@ -75,6 +75,7 @@ class Sweep:
     """
 
     folder: SweepFolder
+    mlflow_links: tuple[str, ...] = ()  # lines that lead to the sweep's run in MLflow, if this process has written it
 
     @classmethod
     def open(cls, path: Path | str) -> Sweep:

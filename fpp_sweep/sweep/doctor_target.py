@@ -14,7 +14,7 @@ from fpp_sweep.sweep.plan import splits_of_space
 from fpp_sweep.sweep.request import space_to_tune
 from fpp_sweep.sweep.worker_pool import gpus_of_a_worker
 from fpp_sweep.sweep.worker_spec import worker_spec
-from fpp_sweep.tracking import uri_of_new_sweep
+from fpp_sweep.tracking.stores import uri_of_new_sweep
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tempfile import gettempdir
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.messages import command_line, runnable, stage
+from fpp_sweep.spec.messages import stage
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.display import Display
 from fpp_sweep.sweep.live_status import live_status
@@ -24,7 +24,7 @@ from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.recording import EndState, SweepRecorder, end_state
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.sweep.searching import new_searcher, run_search
-from fpp_sweep.tracking import BackgroundSync
+from fpp_sweep.tracking.delivery import DeliveryThread, print_later_delivery
 from fpp_sweep.workers.session import kill_session
 from fpp_sweep.workers.session_folders import TUNE_PREFIX, new_folder
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
@@ -39,12 +39,12 @@ class SweepDriver:
     """A running sweep: the searcher, and everything that reports on it."""
 
     def __init__(self, space: Space, folder: SweepFolder, opened: OpenedSweep, options: Options, uri: str) -> None:
-        self.space, self.folder, self.opened, self.options = space, folder, opened, options
+        self.space, self.folder, self.opened, self.options, self.uri = space, folder, opened, options, uri
         self.delivery_timeout = DELIVERY_TIMEOUT
         self.recorder = SweepRecorder(folder, folder.info())
-        self.mlflow_sync = BackgroundSync(folder, uri)
         self.display = Display(sys.stderr, objectives=space.objectives)
-        self.reporter = Reporter(folder, self.mlflow_sync)
+        self.mlflow = DeliveryThread(folder, uri, on_error=self.display.event)
+        self.reporter = Reporter(folder, self.mlflow)
         self.poller = StatusPoller(
             opened.pool, on_status=self._show_status, on_restart=self._note_restart, on_stuck=self._leave
         )
@@ -66,7 +66,7 @@ class SweepDriver:
     def search(self) -> None:
         """Run all trials, and record how the sweep ended."""
         self.searcher.prepare_jobs()
-        self.mlflow_sync.start()
+        self.mlflow.start()
         self.reporter.start()
         self.poller.start()
         with new_folder(TUNE_PREFIX, gettempdir()) as tune_folder:
@@ -90,9 +90,7 @@ class SweepDriver:
 
     def _show_status(self, scheduler: SchedulerStatus) -> None:
         info = replace(self.folder.info(), spent=self.recorder.spent_before)
-        error = self.mlflow_sync.status().error
-        seconds = self.recorder.seconds()
-        self.display.update(live_status(self.searcher, scheduler, info, seconds=seconds, mlflow_error=error))
+        self.display.update(live_status(self.searcher, scheduler, info, seconds=self.recorder.seconds()))
 
     def _note_restart(self) -> None:
         self.display.event("note: the scheduler died and was restarted; it continues from the results on disk")
@@ -125,11 +123,9 @@ class SweepDriver:
 
     def _deliver(self, timeout: float) -> None:
         """Bring MLflow up to date within a time; print the command that delivers the rest later."""
-        missing = self.mlflow_sync.close(timeout)
-        if missing:
-            error = self.mlflow_sync.status().error or "it was too slow"
-            print(f"MLflow lacks {missing} records ({error}); deliver them later with:", file=sys.stderr)
-            print(f"    {runnable(command_line('sync', [str(self.folder.path)]))}", file=sys.stderr)
+        problem = self.mlflow.close(timeout)
+        if problem:
+            print_later_delivery(self.folder, self.uri, problem)
 
     def _leave(self) -> None:
         """End the process from the poller's thread: Ray blocks the main thread for a minute once its head is lost."""

@@ -20,8 +20,7 @@ from fpp_sweep.spec.errors import InputError, escaped, problem_of_system
 from fpp_sweep.sweep.doctor_target import NamedDatasets, Target
 from fpp_sweep.sweep.node_checks import readings_of_nodes
 from fpp_sweep.sweep.start_checks import ROOM, plan_reading, room_here, room_on_cluster, start_readings
-from fpp_sweep.tracking import check_address, check_store
-from fpp_sweep.tracking.uri import is_server, server_version, sqlite_file
+from fpp_sweep.tracking.stores import check_address, is_server, open_store, server_version, sqlite_file
 from fpp_sweep.workers.session import session
 
 NODE_SECONDS = 600.0  # for a node to answer: it loads the model, and classifies some images of every dataset
@@ -127,7 +126,7 @@ def mlflow_versions(uri: str) -> tuple[str, str]:
     """
     file = sqlite_file(uri)
     if file is None:
-        check_store(uri)
+        open_store(uri)
     else:
         check_address(uri)
         _require_writable(file)

@@ -14,7 +14,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import command_line
 from fpp_sweep.spec.progress import Screen
-from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import reserved_folder
 from fpp_sweep.sweep.heading import heading
 from fpp_sweep.sweep.resume import announced_space
@@ -57,10 +57,8 @@ def launch(
         options = replace(options, root=folder.path.parent, name=folder.path.name)
         try:
             announce(space, options, folder)
-            if in_process:
-                run_in_process(space, options)
-            else:
-                run_on_ray(space, options)
+            run_sweep = run_in_process if in_process else run_on_ray
+            sweep = run_sweep(space, options)
         except MachineError:  # no summary is printed: the disk may be what failed
             print_next_command(folder, command, words, "stopped")
             raise
@@ -70,7 +68,7 @@ def launch(
                     print_summary(folder)
             print_next_command(folder, command, words, "interrupted")
             sys.exit(INTERRUPTED)
-    print_summary(folder, export=export)
+    print_summary(folder, export=export, mlflow_links=sweep.mlflow_links)
     return folder
 
 
@@ -88,21 +86,21 @@ def print_dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) ->
     print(dry_run(spaces, worker_counts))
 
 
-def run_on_ray(space: Space, options: Options) -> None:
+def run_on_ray(space: Space, options: Options) -> Sweep:
     from fpp_sweep.sweep.run import run_sweep  # loads Ray and numpy, after the sweep is announced
 
-    run_sweep(space, options)
+    return run_sweep(space, options)
 
 
-def run_in_process(space: Space, options: Options) -> None:
+def run_in_process(space: Space, options: Options) -> Sweep:
     from fpp_sweep.sweep.local_run import run_locally  # loads numpy, after the sweep is announced
 
-    run_locally(space, options, on_trial=partial(print_trial, space.objectives))
+    return run_locally(space, options, on_trial=partial(print_trial, space.objectives))
 
 
-def print_summary(folder: SweepFolder, *, export: bool = False) -> None:
+def print_summary(folder: SweepFolder, *, export: bool = False, mlflow_links: Sequence[str] = ()) -> None:
     from fpp_sweep.sweep import summary  # loads numpy, which the sweep is announced without
 
-    print("\n".join(summary.summary_lines(folder)))
+    print("\n".join(summary.summary_lines(folder, mlflow_links=mlflow_links)))
     if export:
         print(summary.export_results(folder))

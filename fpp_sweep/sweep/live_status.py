@@ -1,4 +1,4 @@
-"""The state of a running sweep as one value, from the searcher, the scheduler and the sync with MLflow."""
+"""The state of a running sweep as one value, from the searcher and the scheduler."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Status:
     hypervolume: float | None
     seconds_left: float | None  # until the search ends
     workers: int
-    note: str  # such as MLflow's delay; empty if there is none
+    note: str  # empty if there is none
     stopped: int = 0
     baselines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # values, by name
     doing: Sequence[str] = ()  # long tasks of the workers
@@ -45,16 +45,12 @@ class Status:
         return self.finished + self.failed + self.stopped
 
 
-def live_status(
-    searcher: SweepSearcher, scheduler: SchedulerStatus, info: SweepInfo, *, seconds: float, mlflow_error: str | None
-) -> Status:
+def live_status(searcher: SweepSearcher, scheduler: SchedulerStatus, info: SweepInfo, *, seconds: float) -> Status:
     """Return the state of a sweep whose driver has worked for `seconds`."""
     progress = searcher.progress
     front = front_of(info, searcher.records())
     baselines = {baseline.label: values_of(baseline) for baseline in front.baselines}
     notes = list(scheduler.notes)
-    if mlflow_error:
-        notes.insert(0, f"MLflow is behind: {mlflow_error}")
     images_per_second = None
     if scheduler.counts.images:
         images_per_second = scheduler.counts.images / seconds

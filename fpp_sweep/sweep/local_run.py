@@ -5,9 +5,8 @@ The folder, its records and its report are those of any sweep, so that every com
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -16,7 +15,7 @@ from fpp_sweep.records.records import ENDED, TrialRecord, trial_name, waiting_re
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.messages import command_line, note, plural, runnable
+from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
@@ -24,7 +23,7 @@ from fpp_sweep.sweep.preflight import check_before_local_start
 from fpp_sweep.sweep.recording import SweepRecorder, recording_end
 from fpp_sweep.sweep.resume import undo_if_refused
 from fpp_sweep.sweep.start import begin, local_start
-from fpp_sweep.tracking import check_store, one_line, sync_folder
+from fpp_sweep.tracking.delivery import deliver_or_explain
 
 TrialCallback = Callable[[SweepFolder, TrialRecord], None]
 
@@ -48,15 +47,14 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
         recorder = SweepRecorder(folder, start.info)
         with undo_if_refused(folder, start.info_before) as accept, recording_end(recorder):
             begin(folder, start)
-            if start.tracking_uri:
-                check_store(start.tracking_uri)
             context = _open_context(space, folder, options)
             accept()
             _run_trials(context, space, on_trial)
-        write_report(folder, pages=True)
+        statistics = write_report(folder, pages=True)
+        links: Sequence[str] = ()
         if start.tracking_uri:
-            _deliver(folder, start.tracking_uri)
-    return Sweep(folder)
+            links = deliver_or_explain(folder, start.tracking_uri, statistics)
+    return Sweep(folder, tuple(links))
 
 
 def _open_context(space: Space, folder: SweepFolder, options: Options) -> TrialContext:
@@ -73,15 +71,6 @@ def _open_context(space: Space, folder: SweepFolder, options: Options) -> TrialC
         search_split=space.search.split,
         plugins=options.plugins,
     )
-
-
-def _deliver(folder: SweepFolder, tracking_uri: str) -> None:
-    """Bring MLflow up to date; if that fails, print the command that does it later."""
-    try:
-        sync_folder(folder, tracking_uri)
-    except Exception as error:  # MLflow is not reachable; the folder has everything
-        note(f"MLflow lacks records ({one_line(error)}); deliver them later with:")
-        print(f"    {runnable(command_line('sync', [str(folder.path)]))}", file=sys.stderr)
 
 
 def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | None) -> None:

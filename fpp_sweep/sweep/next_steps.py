@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.report.repeat import use_command
 from fpp_sweep.spec.messages import command_line, runnable
-from fpp_sweep.tracking import last_uri, mlflow_links
 
 LABEL_COLUMNS = 12  # width of a line's label, such as `work`
 
 
-def next_lines(folder: SweepFolder, info: SweepInfo, statistics: SweepStatistics) -> Iterator[str]:
-    """Yield what there is to open, and the command that uses the best config."""
+def next_lines(
+    folder: SweepFolder, info: SweepInfo, statistics: SweepStatistics, mlflow_links: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield what there is to open, and the command that uses the best config.
+
+    Without links to MLflow, the command that brings it up to date stands for them, since it prints them.
+    """
     yield f"sweep       {folder.path}"
     page = folder.report / "sweep.html"
     if page.is_file():
         yield f"page        {page.as_uri()}"
     yield from _use_lines(folder, info, statistics)
-    uri = last_uri(folder, info.tracking_uri)
-    if not uri:
-        yield f"MLflow      {runnable(command_line('sync', [str(folder.path)]))}"
-        return
     label = "MLflow"
-    for line in mlflow_links(folder, uri):
+    for line in mlflow_links or [runnable(command_line("sync", [str(folder.path)]))]:
         yield f"{label:{LABEL_COLUMNS}}{line}"
         label = ""  # on the first line only
 

@@ -14,7 +14,7 @@ from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import escaped, type_and_message
 from fpp_sweep.spec.process import release_memory
 from fpp_sweep.sweep.page_process import PageProcess
-from fpp_sweep.tracking import BackgroundSync
+from fpp_sweep.tracking.delivery import DeliveryThread
 
 if TYPE_CHECKING:
     from fpp_sweep.records.answer import SweepStatistics
@@ -27,8 +27,8 @@ PAUSE_FACTOR = 20  # pause before the next page / time that the last page took
 class Reporter:
     """Writes the tables after each change, and the page from time to time."""
 
-    def __init__(self, folder: SweepFolder, mlflow_sync: BackgroundSync) -> None:
-        self._folder, self._mlflow_sync = folder, mlflow_sync
+    def __init__(self, folder: SweepFolder, mlflow: DeliveryThread) -> None:
+        self._folder, self._mlflow = folder, mlflow
         self._changed = threading.Event()
         self._closing = threading.Event()
         self._page_process = PageProcess(folder)
@@ -84,5 +84,5 @@ class Reporter:
         except Exception as error:
             problem = escaped(type_and_message(error))
             print(f"the report could not be written: {problem}", file=sys.stderr)
-        self._mlflow_sync.nudge()
+        self._mlflow.nudge(statistics)
         return statistics

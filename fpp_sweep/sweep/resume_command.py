@@ -10,6 +10,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.state import is_abandoned
 from fpp_sweep.spec.messages import command_line, runnable, runnable_record
+from fpp_sweep.tracking.stores import DEFAULT_URI, absolute
 
 
 def command_that_continues(folder: SweepFolder, info: SweepInfo) -> str:
@@ -22,7 +23,7 @@ def command_that_continues(folder: SweepFolder, info: SweepInfo) -> str:
 def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
     """Return the command that resumes the sweep; a table of a reproduction is continued by the command that began it.
 
-    The command names the plugins, whose code a folder from elsewhere must not choose, and the Ray cluster.
+    The command names what a folder from elsewhere must not choose: plugins, the Ray cluster, and another MLflow.
     """
     if info.group:
         return runnable_record(info.command)
@@ -34,6 +35,8 @@ def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
         words += ["--plugin", *info.plugin_files.values()]
     if info.address:
         words += ["--address", info.address]
+    if info.tracking_uri and info.tracking_uri != absolute(DEFAULT_URI):
+        words += ["--tracking-uri", info.tracking_uri]
     return runnable(command_line("evaluate" if info.evaluate_only else "tune", words))
 
 

@@ -20,7 +20,7 @@ from fpp_sweep.sweep.recording import recording_interruption
 from fpp_sweep.sweep.resume import undo_if_refused
 from fpp_sweep.sweep.start import Start, begin, ray_start
 from fpp_sweep.sweep.worker_pool import Workers, ray_session, start_workers
-from fpp_sweep.tracking import check_address, check_store
+from fpp_sweep.tracking.stores import open_store
 
 if TYPE_CHECKING:
     from fpp_sweep.records.folder import SweepFolder
@@ -48,13 +48,12 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
         start = ray_start(space, options, folder)
         with undo_if_refused(folder, start.info_before, start.sent) as accept, recording_interruption(folder):
             begin(folder, start)  # from here on the sweep can be resumed
-            check_address(start.tracking_uri)
             with sweep_workers(start, options, folder, workers) as ready:
                 opened = open_sweep(start.space, folder, ready)
                 driver = new_driver(start, options, folder, opened)
                 accept()  # from here on nothing is undone
                 driver.run()
-    return Sweep(folder)
+    return Sweep(folder, tuple(driver.mlflow.links))
 
 
 def set_environment(options: Options) -> None:
@@ -71,7 +70,7 @@ def sweep_workers(
     """Start Ray and workers, unless other sweeps share theirs, and check MLflow's store at the same time."""
     with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
         # importing MLflow takes seconds, so its store is checked while Ray starts
-        wait_for_store = threads.submit(check_store, start.tracking_uri).result
+        wait_for_store = threads.submit(open_store, start.tracking_uri).result
         try:
             if shared_workers is None:
                 stack.enter_context(ray_session(start.space, options))

@@ -16,7 +16,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.resume import load_for_resume, load_stopped_info, merge_resume_request, require_same
 from fpp_sweep.sweep.steering import require_above_spent
 from fpp_sweep.sweep.sweep_info import new_info, resumed_info, software_changes
-from fpp_sweep.tracking import absolute, trusted_uri, uri_of_new_sweep
+from fpp_sweep.tracking.stores import absolute, check_address, uri_of_folder, uri_of_new_sweep
 
 FIRST_RELOAD_SECONDS = 10
 
@@ -33,8 +33,13 @@ class Start:
 
 
 def begin(folder: SweepFolder, start: Start) -> None:
-    """Write the record, from which the sweep can be resumed, and a page that stands until the first report."""
+    """Write the record, from which the sweep can be resumed, and a page that stands until the first report.
+
+    Then check the address of MLflow, if the sweep has one.
+    """
     folder.write_info(start.info)
+    if start.tracking_uri:
+        check_address(start.tracking_uri)
     page = folder.report / "sweep.html"
     if page.exists():
         return
@@ -56,10 +61,7 @@ def ray_start(space: Space, options: Options, folder: SweepFolder) -> Start:
 
 def _resumed_start(space: Space, options: Options, folder: SweepFolder) -> Start:
     before = load_for_resume(space, options, folder)
-    if options.tracking_uri:
-        uri = absolute(options.tracking_uri)
-    else:
-        uri = trusted_uri(folder, before.tracking_uri)
+    uri = uri_of_folder(folder, options.tracking_uri or space.work.tracking_uri, flag="--tracking-uri")
     space, request = merge_resume_request(space, before, folder)
     require_above_spent(folder, request.budget, before.spent)
     info = _record_of_resume(before, space, uri, options)
@@ -75,7 +77,7 @@ def local_start(space: Space, options: Options, folder: SweepFolder) -> Start:
     require_same(before, space, options, folder)
     uri = _requested_uri(space, options)
     if not uri and before.tracking_uri:
-        uri = trusted_uri(folder, before.tracking_uri)
+        uri = uri_of_folder(folder, None, flag="--tracking-uri")
     info = _record_of_resume(before, space, uri, options)
     return Start(space=space, info=info, tracking_uri=uri, info_before=before)
 

@@ -25,7 +25,7 @@ from fpp_sweep.trial.trial import sum_by_stage
 INDENT = 2  # spaces before the second line of a sentence
 
 
-def summary_lines(folder: SweepFolder, width: int | None = None) -> Iterator[str]:
+def summary_lines(folder: SweepFolder, width: int | None = None, mlflow_links: Sequence[str] = ()) -> Iterator[str]:
     """Yield the lines that are printed at the end of a sweep, and by `show` at any time."""
     if width is None:
         width = output_width()
@@ -46,7 +46,7 @@ def summary_lines(folder: SweepFolder, width: int | None = None) -> Iterator[str
         yield printable(f"steered     {command.text}")
     for label, text in work_texts(info, records).items():
         yield from labelled_lines(label, printable(text), width, indent=LABEL_COLUMNS)
-    for line in next_lines(folder, info, statistics):
+    for line in next_lines(folder, info, statistics, mlflow_links):
         yield printable(line)
 
 

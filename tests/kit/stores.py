@@ -15,7 +15,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Literal
@@ -113,8 +113,9 @@ def server(folder: Path, template: Path) -> Iterator[Server]:
 
 # ------------------------------------------------------------ proxies
 
-# an HTTP status; "drop": no answer; "lost": an error although the server carried out the request; None: no fault
-Fault = int | Literal["drop", "lost"] | None
+# an HTTP status; "drop": no answer; "lost": an error although the server carried out the request; an event: the request
+# is carried out, and its answer waits for the event; None: no fault
+Fault = int | Literal["drop", "lost"] | threading.Event | None
 
 
 @contextmanager
@@ -133,7 +134,10 @@ def proxy(server: str, choose_fault: Callable[[BaseHTTPRequestHandler], Fault]) 
                 status, content = self._forward(body)
                 if fault == "lost":
                     status, content = 500, b"the answer was lost"
-                self._send(status, content)
+                if isinstance(fault, threading.Event):
+                    fault.wait(LONG)
+                with suppress(OSError):  # the client has given up
+                    self._send(status, content)
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
 

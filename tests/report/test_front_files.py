@@ -17,7 +17,6 @@ from fpp_sweep.report.trial_table import trial_table
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.sweep.notebook import as_html
 from fpp_sweep.sweep.summary import summary_lines
-from fpp_sweep.tracking.desired import FrontDocument
 from tests.kit.measured import CLOSE_TOGETHER, FAR_APART, World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import ACCURACY, SECONDS, baseline, sweep_info, trial, write_sweep
@@ -88,13 +87,6 @@ def test_the_files_are_utf_8_in_any_locale(far, ascii_locale):
         assert "Straße" in (far.report / name).read_text(encoding="utf-8"), name
 
 
-def test_mlflow_reads_the_front_that_the_report_wrote(far):
-    write_report(far, pages=False)
-    assert FrontDocument.read(far).support == {"trial-0002": "likely", "trial-0003": "unlikely"}
-    (far.report / "front.json").write_text(json.dumps({"members": [], "support": []}))
-    assert FrontDocument.read(far) == FrontDocument()
-
-
 def test_a_finalist_that_is_not_on_the_front_has_a_row_and_a_config(tmp_path):
     folder = write_measured_sweep(tmp_path / "sweep", World(1000), SIDES, ("val",))
     finalist = folder.trial("trial-0004")
@@ -141,8 +133,6 @@ def test_the_best_baseline_is_not_called_recommended(tmp_path):
     assert "recommended.yaml" not in configs(folder)
     _, comment, *_ = (folder.report / "best" / "baseline.yaml").read_text().splitlines()
     assert comment == f"# baseline-{ZERO_SHOT} of sweep near, the best baseline; no trial is recommended"
-    tagged = FrontDocument.read(folder).tags_of(f"baseline-{ZERO_SHOT}")
-    assert "recommended" not in tagged
 
 
 def test_a_report_between_two_pages_uses_the_statistics_of_the_last_page(far):

@@ -212,8 +212,8 @@ def test_tables_can_be_sorted_fit_a_phone_and_print_in_black(tmp_path, scheme):
 
 def test_tables_that_did_not_reach_mlflow_are_an_error_and_the_page_is_still_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(session, "write_page", lambda folder, tables: tmp_path / "page.html")
-    monkeypatch.setattr(session, "deliver", lambda sweeps, pages: "no answer in time")
-    session.write_and_deliver(SimpleNamespace(folder=tmp_path, sweep=lambda name: None), {"main": None})
+    monkeypatch.setattr(session, "deliver_all", lambda sweeps, pages, uri: "no answer in time")
+    session.write_and_deliver(SimpleNamespace(folder=tmp_path, sweep=lambda name: None), {"main": None}, None)
     out, err = capsys.readouterr()
     assert err == "MLflow lacks the tables: no answer in time\n"
     assert out.endswith(f"page: {(tmp_path / 'page.html').resolve().as_uri()}\n")

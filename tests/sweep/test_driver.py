@@ -205,7 +205,7 @@ def test_a_second_ctrl_c_skips_the_report_and_still_delivers_to_mlflow(tmp_path,
         deliveries.append((timeout, signal.getsignal(signal.SIGINT)))
 
     driver.reporter = SimpleNamespace(close=lambda: signal.raise_signal(signal.SIGINT))
-    driver.mlflow_sync = SimpleNamespace(close=deliver)
+    driver.mlflow = SimpleNamespace(close=deliver)
     # In a background process of a shell, SIGINT is ignored, so the test installs the usual handler.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -226,7 +226,7 @@ def test_a_search_that_ends_with_any_error_is_recorded_as_interrupted(tmp_path, 
     folder.write_trial(running(0))
     driver = make_driver(folder, small_space())
     driver.reporter = SimpleNamespace(close=lambda: None)
-    driver.mlflow_sync = SimpleNamespace(close=lambda timeout: 0)
+    driver.mlflow = SimpleNamespace(close=lambda timeout: None)
 
     def search():
         raise error
@@ -321,7 +321,7 @@ def test_what_is_written_after_a_driver_was_killed_is_no_time_of_the_sweep(tmp_p
     space = small_space()
     folder = SweepFolder(tmp_path)
     folder.write_info(sweep_info(name="sweep", state="running", space=space.plain(), spent=100.0))
-    (folder.path / "mlflow_sync.json").write_text("{}")  # as `sync` does
+    (folder.path / "mlflow.json").write_text("{}")  # as `sync` does
     before = load_for_resume(space, Options(), folder)
     assert (before.state, before.spent) == ("interrupted", 100.0)
 
@@ -334,7 +334,7 @@ def test_an_interrupted_search_is_recorded_reported_and_delivered(tmp_path, make
     driver = make_driver(folder, small_space())
     ended = []
     driver.reporter = SimpleNamespace(close=lambda: ended.append("report"))
-    driver.mlflow_sync = SimpleNamespace(close=ended.append)
+    driver.mlflow = SimpleNamespace(close=ended.append)
 
     def interrupted_search():
         driver.poller.failure = lost

@@ -15,7 +15,7 @@ from fpp_sweep.sweep.node_checks import shared_environment
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.sweep.worker_spec import require_precisions
-from fpp_sweep.tracking import check_address
+from fpp_sweep.tracking.stores import check_address
 from fpp_sweep.workers.addresses import require_reachable
 from tests.kit.datasets import build_folders
 from tests.kit.disks import mounted
@@ -165,7 +165,7 @@ def test_a_read_only_disk_is_refused_as_cache_and_for_sweeps(tmp_path):
 )
 def test_a_store_that_cannot_be_reached_is_refused_without_importing_mlflow(uri, complaint, monkeypatch):
     port = str(free_port())
-    monkeypatch.setattr("fpp_sweep.tracking.uri.load_mlflow", lambda: pytest.fail("imports MLflow"))
+    monkeypatch.setattr("fpp_sweep.tracking.stores.connect", lambda _: pytest.fail("imports MLflow"))
     with pytest.raises(InputError) as refusal:
         check_address(uri.replace("PORT", port))
     assert str(refusal.value).startswith(complaint.replace("PORT", port))

@@ -1,4 +1,4 @@
-"""MLflow databases for tests, and short pauses between attempts."""
+"""MLflow databases for tests, and retries without pauses."""
 
 import shutil
 
@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory):
     """An SQLite file with MLflow's tables and no rows; creating the tables takes seconds."""
-    from fpp_sweep.tracking.uri import connect
+    from fpp_sweep.tracking.stores import connect
 
     path = tmp_path_factory.mktemp("mlflow") / "empty.db"
     connect(f"sqlite:///{path}")
@@ -27,7 +27,6 @@ def uri(database):
 
 @pytest.fixture
 def quick_retries(monkeypatch):
-    """Shorten the pauses between attempts to milliseconds."""
-    monkeypatch.setattr("fpp_sweep.tracking.sync.FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("fpp_sweep.tracking.sync.LONGEST_PAUSE", 0.01)
-    monkeypatch.setattr("fpp_sweep.tracking.sync.rest_after", lambda _: 0.0)
+    """Let MLflow repeat requests without pauses."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_JITTER", "0")

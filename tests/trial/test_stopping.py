@@ -4,13 +4,14 @@ from contextlib import closing
 
 import pytest
 
+from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import STOPPED_BY_STEER
 from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.tracking.desired import trial_run
+from fpp_sweep.tracking.runs import trial_run
 from fpp_sweep.trial import worker as worker_module
 from fpp_sweep.workers.status import StatusPoller
 from tests.kit.names import named
@@ -23,6 +24,12 @@ params: {adapt.lr: {low: 0.001, high: 0.1, log: true}}
 search: {trials: 2, concurrency: 1, sampler: random}
 work: {datasets: [digits], baselines: []}
 """)
+
+
+def run_of(folder, record):
+    """Return the run of a record in MLflow."""
+    info = folder.info()
+    return trial_run(info, record, statistics_of(folder, info, folder.trials()))
 
 
 class UserStops:
@@ -102,7 +109,7 @@ def test_a_stopped_trial_is_recorded_everywhere_and_not_restarted(worker, tmp_pa
     assert sweep.states == ["PRUNED" if reported else "RUNNING"]
     assert [path.name for path in sweep.folder.artifacts("trial-0000").iterdir()] == ["log.txt"]
 
-    run = trial_run(sweep.folder.info(), record)
+    run = run_of(sweep.folder, record)
     assert (run.status, run.tags["state"], run.tags["reason"], run.metrics) == (
         "FINISHED",
         "stopped",
@@ -153,4 +160,4 @@ def test_a_failed_trial_records_the_cause(worker, tmp_path, monkeypatch):
     where = f"digits, val samples 0..64, seed 0, {worker.model_info().where}"
     assert (record.state, record.reason) == ("failed", f"{where}: RuntimeError: CUDA error: an illegal address")
     assert "in broken_evaluate" in record.details
-    assert trial_run(sweep.folder.info(), record).texts["traceback.txt"] == record.details
+    assert run_of(sweep.folder, record).files["traceback.txt"] == record.details

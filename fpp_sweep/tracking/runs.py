@@ -10,37 +10,39 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import math
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Self
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import yaml
 
+from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metric_of, metrics_shown
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.state import is_abandoned
 from fpp_sweep.records.texts import format_range, format_setting
+from fpp_sweep.report.front_files import answer_text
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
-from fpp_sweep.tracking.folder_files import read_beginning, read_json
 
 ID_TAG = "fpp_sweep.id"  # identifies a run: a run with this tag is updated, not created again
 SWEEP_TAG = "fpp_sweep.sweep"  # equal for all runs of a sweep
-PARENT_TAG = "mlflow.parentRunId"  # makes a run the child of another one
-PARENT_GROUP = "reproduction"  # tag `kind` of the run above the sweeps of one reproduction
 OPTIONAL_TAGS = ("feasible", "front_support", "reason", "recommended")  # deleted where a run no longer has them
-SWEEP_KEY = "sweep"  # key of the sweep's own run; the keys of the others are their records' names
+RUN_ID = "{RUN_ID}"  # in the description, in place of MLflow's id of the run
+EXPERIMENT_ID = "{EXPERIMENT_ID}"  # the same for the id of the experiment
 
 KEY_LIMIT = 250  # MLflow's limit for names of params, metrics and tags
 PARAM_LIMIT = 6000  # MLflow's limit; longer values are cut without notice
 TAG_LIMIT = 5000  # limit of hosted MLflow; the open one allows 8000
-MAX_ANSWER_BYTES = 4 * TAG_LIMIT  # read of the answer, which becomes a tag; a character has at most four bytes
 REASON_LIMIT = 500  # a reason is one cell of a table; the whole traceback is an artifact
 NAME_LIMIT = 120  # length of a run's name that is readable in the legend of a chart
 CHANGES_LIMIT = 500  # length of the tag that lists changed params
@@ -75,84 +77,93 @@ class Point:
 class DesiredRun:
     """A run as MLflow should show it."""
 
-    key: str  # SWEEP_KEY, or the record's name
     id: str  # the value of ID_TAG
+    parent: str = ""  # the `id` of the run above it
     name: str
     status: str
     started: int  # milliseconds since 1970
-    finished: int | None
+    finished: int | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)  # metrics of one value each
     measured_at: int = 0  # time of `metrics`, in milliseconds since 1970
-    curves: Sequence[Point] = ()  # metrics with a value for each step
-    texts: Mapping[str, str] = field(default_factory=dict)  # artifacts that are made here: name -> content
+    points: Sequence[Point] = ()  # metrics with a value for each step
+    files: Mapping[str, str | Path] = field(default_factory=dict)  # artifact's name -> its text, or its file
 
     @property
     def is_in_progress(self) -> bool:
         return self.status in IN_PROGRESS
 
+    @property
+    def values_digest(self) -> str:
+        """The digest of everything but the artifacts."""
+        return _digest(replace(self, files={}))
 
-# The document report/front.json.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontDocument:
-    """The contents of report/front.json that MLflow shows."""
-
-    members: frozenset[str] = frozenset()  # names of records
-    recommended: str | None = None  # the name of a trial
-    support: Mapping[str, str] = field(default_factory=dict)  # record -> its support for being on the front
-    hypervolume: Sequence[tuple[float, float]] = ()  # time in seconds, value
-    answer: str = ""  # report/answer.md: the answer of the sweep and the front, without the heading
-
-    @classmethod
-    def read(cls, folder: SweepFolder) -> Self:
-        """Return the contents of the file; an empty document if it is missing, damaged, or outside the folder."""
-        try:
-            document = cls.parse(read_json(folder.path, folder.report / "front.json"))
-            answer = _without_heading(read_beginning(folder.path, folder.report / "answer.md", MAX_ANSWER_BYTES))
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
-            return cls()
-        return replace(document, answer=answer)
-
-    @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> Self:
-        """Return what a document says; raise ValueError, TypeError, KeyError or AttributeError if it is damaged."""
-        names = frozenset(str(member["name"]) for member in document.get("members", ()))
-        support = {}
-        for name, label in document.get("support", {}).items():
-            support[str(name)] = str(label)
-        hypervolume = []
-        for finished, value in document.get("hypervolume", ()):
-            seconds, volume = float(finished), float(value)
-            if not (math.isfinite(seconds) and math.isfinite(volume)):
-                raise ValueError("hypervolume: not finite")
-            hypervolume.append((seconds, volume))
-        recommended = document.get("recommended")
-        if recommended is not None:
-            recommended = str(recommended)
-        return cls(members=names, recommended=recommended, support=support, hypervolume=tuple(hypervolume))
-
-    def tags_of(self, name: str) -> dict[str, str]:
-        """Return the tags that say what the front says about a record."""
-        tags = {"on_front": _yes_or_no(name in self.members)}
-        if self.recommended is not None:
-            tags["recommended"] = _yes_or_no(name == self.recommended)
-        if name in self.support:
-            tags["front_support"] = self.support[name]
-        return tags
+    @property
+    def files_digest(self) -> str:
+        """The digest of the artifacts: texts, and the sizes and times of files, whose contents would take long."""
+        contents: list[Any] = []
+        for name, content in self.files.items():
+            if isinstance(content, Path):
+                status = content.stat()
+                contents.append((name, status.st_size, status.st_mtime_ns))
+            else:
+                contents.append((name, content))
+        return _digest(contents)
 
 
-def _without_heading(markdown: str) -> str:
-    """Return Markdown without its first line, a heading that repeats the name of the run."""
-    lines = markdown.splitlines()
-    if lines and lines[0].startswith("# "):
-        lines = lines[1:]
-    return "\n".join(lines).strip()
+def desired_runs(folder: SweepFolder, statistics: SweepStatistics | None = None) -> list[DesiredRun]:
+    """Return the runs of a sweep, each behind its parent.
+
+    Statistics, which take seconds, are computed unless those of the last report are passed.
+    """
+    info, records = folder.info(), folder.trials()
+    if is_abandoned(folder, info):  # its driver was killed: no run of it is in progress
+        info = replace(info, state="interrupted")
+        records = [_interrupted(record) for record in records]
+    if statistics is None:
+        statistics = statistics_of(folder, info, records)
+    statistics = replace(statistics, front=front_of(info, records))
+    runs = []
+    if info.group:
+        runs.append(_group_run(info))
+    picture = folder.report / "front.png"
+    description = _description(info, answer_text(info, statistics.front, statistics), has_picture=picture.is_file())
+    run = sweep_run(info, records, statistics, description)
+    runs.append(replace(run, files={**files_below(folder.report, "report/"), **run.files}))
+    for record in records:
+        if record.state == "waiting" and not record.started:
+            continue  # MLflow never changes the start of a run, so a run begins with its trial
+        run = trial_run(info, record, statistics)
+        artifacts = files_below(folder.path / "artifacts" / record.name)
+        runs.append(replace(run, files={**artifacts, **run.files}))
+    return runs
 
 
-NO_FRONT = FrontDocument()  # for a sweep without a report yet
+def _interrupted(record: TrialRecord) -> TrialRecord:
+    if record.state == "running":
+        return replace(record, state="interrupted")
+    return record
+
+
+def files_below(folder: Path, prefix: str = "") -> dict[str, str | Path]:
+    """Return the files below a folder by the names of their artifacts.
+
+    Links are left out, as they may lead out of a received folder, and files that are being written.
+    """
+    files: dict[str, str | Path] = {}
+    if folder.is_symlink():
+        return files
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            file = Path(parent, name)
+            if file.is_file() and not file.is_symlink() and not name.startswith("."):
+                files[f"{prefix}{file.relative_to(folder).as_posix()}"] = file
+    return dict(sorted(files.items()))
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 # Names and texts that MLflow accepts.
@@ -175,8 +186,7 @@ def safe_name(name: str) -> str:
     accepted = accepted.lstrip(".").strip()
     if name and accepted == name and len(name) <= KEY_LIMIT:
         return name
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
-    return f"{accepted[: KEY_LIMIT - 9]}-{digest}"
+    return f"{accepted[: KEY_LIMIT - 17]}-{_digest(name)}"
 
 
 def shortened(text: str, limit: int) -> str:
@@ -249,31 +259,53 @@ def _common_tags(info: SweepInfo, identity: str) -> dict[str, str]:
     return tags
 
 
-# The run of a trial or baseline.
+# The run above the sweeps of a reproduction.
 
 
-def trial_run(info: SweepInfo, record: TrialRecord, front: FrontDocument = NO_FRONT) -> DesiredRun:
-    """Return the run of a trial or baseline; its parent's id in MLflow is added when the run is written."""
-    params = {safe_name(key): param_text(value) for key, value in _settings_shown(record).items()}
+def _group_run(info: SweepInfo) -> DesiredRun:
+    """Return the run of a reproduction, which is in progress while one of its sweeps is, and ends with it.
+
+    The id of a reproduction is its name, an @ and the time of its creation.
+    """
+    name, _, created = info.group.rpartition("@")
     return DesiredRun(
-        key=record.name,
-        id=trial_id(info, record),
-        name=run_name(record),
-        status=STATUS[record.state],
-        started=milliseconds(record.started or info.created),
-        finished=_milliseconds_of_end(record.finished),
-        params=params,
-        tags=_within_limits(_trial_tags(info, record, front)),
-        metrics=_trial_metrics(info, record),
-        measured_at=milliseconds(record.finished or record.started or info.created),
-        texts=_trial_texts(record),
+        id=info.group,
+        name=shortened(name, KEY_LIMIT),
+        status=STATUS[info.state],
+        started=milliseconds(float(created)),
+        finished=_milliseconds_of_end(info.finished),
+        tags={ID_TAG: info.group, "kind": "reproduction"},
     )
 
 
-def _trial_tags(info: SweepInfo, record: TrialRecord, front: FrontDocument) -> dict[str, str]:
+# The run of a trial or baseline.
+
+
+def trial_run(info: SweepInfo, record: TrialRecord, statistics: SweepStatistics) -> DesiredRun:
+    """Return the run of a trial or baseline."""
+    params = {safe_name(key): param_text(value) for key, value in _settings_shown(record).items()}
+    started = milliseconds(record.started or info.created)
+    finished = _milliseconds_of_end(record.finished)
+    return DesiredRun(
+        id=trial_id(info, record),
+        parent=sweep_id(info),
+        name=run_name(record),
+        status=STATUS[record.state],
+        started=started,
+        finished=finished,
+        params=params,
+        tags=_within_limits(_trial_tags(info, record, statistics)),
+        metrics=_trial_metrics(info, record),
+        measured_at=finished or started,
+        files=_trial_texts(record),
+    )
+
+
+def _trial_tags(info: SweepInfo, record: TrialRecord, statistics: SweepStatistics) -> dict[str, str]:
+    names_of_members = [member.name for member in statistics.front.members]
+    recommended = statistics.answer.recommended
     tags = {
         **_common_tags(info, trial_id(info, record)),
-        **front.tags_of(record.name),
         "record": record.name,
         "kind": record.kind,
         "state": record.state,
@@ -283,7 +315,12 @@ def _trial_tags(info: SweepInfo, record: TrialRecord, front: FrontDocument) -> d
         "searched": ", ".join(record.params),
         "seeds": ", ".join(str(seed) for seed in info.seeds),
         "model": info.model,
+        "on_front": _yes_or_no(record.name in names_of_members),
     }
+    if recommended is not None:
+        tags["recommended"] = _yes_or_no(record.name == recommended)
+    if support := statistics.support.word(record.name):
+        tags["front_support"] = support
     if record.reason:
         tags["reason"] = shortened(" ".join(record.reason.split()), REASON_LIMIT)
     if record.constraints and record.state == "complete":
@@ -447,62 +484,65 @@ def _renamed(
 # The run of the sweep.
 
 
-def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument = NO_FRONT) -> DesiredRun:
+def sweep_run(
+    info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics, description: str
+) -> DesiredRun:
     """Return the sweep's own run, the parent of the other runs."""
-    space = yaml.safe_dump(dict(info.space), sort_keys=False, allow_unicode=True)
     ranges = info.space.get("params")
     params = {}
     if isinstance(ranges, Mapping):
         for key, setting_range in ranges.items():
             params[safe_name(key)] = shortened(format_range(setting_range), PARAM_LIMIT)
-    return DesiredRun(
-        key=SWEEP_KEY,
-        id=sweep_id(info),
-        name=shortened(info.name, KEY_LIMIT),
-        status=STATUS[info.state],
-        started=milliseconds(info.created),
-        finished=_milliseconds_of_end(info.finished),
-        params=params,
-        tags=_within_limits(_sweep_tags(info, front)),
-        curves=_sweep_curves(info, records, front),
-        texts={"space.yaml": space},
-    )
-
-
-def _sweep_tags(info: SweepInfo, front: FrontDocument) -> dict[str, str]:
     tags = {
         **info.provenance(),
         **_common_tags(info, sweep_id(info)),
         "kind": "sweep",
         "state": info.state,
         "objectives": ", ".join(f"{objective.metric} {objective.goal}" for objective in info.objectives),
-        "mlflow.note.content": description(info, front),  # MLflow's key for the text on top of a run
+        "mlflow.note.content": description,  # MLflow's key for the text on top of a run
     }
-    if front.recommended is not None:
-        tags["recommended"] = front.recommended
-    return tags
+    if statistics.answer.recommended is not None:
+        tags["recommended"] = statistics.answer.recommended
+    return DesiredRun(
+        id=sweep_id(info),
+        parent=info.group,
+        name=shortened(info.name, KEY_LIMIT),
+        status=STATUS[info.state],
+        started=milliseconds(info.created),
+        finished=_milliseconds_of_end(info.finished),
+        params=params,
+        tags=_within_limits(tags),
+        points=_points(info, records, statistics.front),
+        files={"space.yaml": yaml.safe_dump(dict(info.space), sort_keys=False, allow_unicode=True)},
+    )
 
 
-def description(info: SweepInfo, front: FrontDocument) -> str:
-    """Return the Markdown on top of the run: the answer, the front with the baselines, and the objectives.
+def _description(info: SweepInfo, answer: str, *, has_picture: bool) -> str:
+    """Return the Markdown on top of the run: the answer, the picture, the front with the baselines, the objectives.
 
-    MLflow's page shows the first lines of a description, and hides the others until they are asked for.
+    MLflow's page shows the first lines of a description, and the others after a click on *Show more*.
     """
     verb = "Evaluation by" if info.evaluate_only else "Search for"
     purpose = f"{verb} {info.goals} on split `{info.search_split}`."
     files = "Artifacts: `report/sweep.html` (open this), `report/front.csv`, `report/best/`, `space.yaml`."
-    ending = f"{purpose}\n\n{files}"
-    if not front.answer:
-        return ending
-    answer = front.answer
-    room = TAG_LIMIT - len(ending) - 2
+    query = quote(f"tags.sweep = '{info.name}' and tags.kind = 'trial'")
+    trials = f"#/experiments/{EXPERIMENT_ID}/runs?workflowType=machine_learning&searchFilter={query}"
+    order = f"orderByKey={quote(f'metrics.`{info.objectives[0].metric}`')}&orderByAsc=false"  # else trials are folded
+    links = f"[Trials]({trials}&{order}), [charts of the trials]({trials}&{order}&compareRunsMode=CHART)"
+    ending = f"{purpose}\n\n{links}\n\n{files}"
+    _, _, answer = answer.partition("\n")  # without the heading, which repeats the name of the run
+    if has_picture:
+        before, heading, front = answer.rpartition("\n## ")
+        picture = f"![front](get-artifact?path=report%2Ffront.png&run_uuid={RUN_ID})"  # MLflow's page serves it
+        answer = f"{before}\n\n{picture}\n{heading}{front}"
+    room = TAG_LIMIT - len(ending) - 2 - 32  # of MLflow's id of the run
     if len(answer) > room:  # whole lines, as half a row of a table is misread
         note = "\n\nThe rest is in the artifact `report/answer.md`."
         answer = answer[: answer.rfind("\n", 0, room - len(note))] + note
-    return f"{answer}\n\n{ending}"
+    return f"{answer}\n\n{ending}".strip()
 
 
-def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument) -> list[Point]:
+def _points(info: SweepInfo, records: Sequence[TrialRecord], front: Front) -> list[Point]:
     """Return the sweep's metrics over the number of trials that have ended.
 
     A point keeps its step and time when later trials end: MLflow keeps every point that was ever written.
@@ -510,7 +550,6 @@ def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontD
     points: list[Point] = []
     counts = {"complete": 0, "failed": 0}  # these curves begin at 0; that of stopped trials begins with the first one
     best: dict[str, float] = {}
-    front_of_records = front_of(info, records)
     worker_seconds = 0.0
     end_times: list[float] = []
     for record in _in_order_of_end(records):
@@ -519,7 +558,7 @@ def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontD
             continue
         counts[record.state] = counts.get(record.state, 0) + 1
         end_times.append(record.finished or 0.0)
-        best |= _improved(front_of_records, record, best)
+        best |= _improved(front, record, best)
         values = {f"trials_{state}": float(count) for state, count in counts.items()}
         values["worker_hours"] = worker_seconds / 3600
         values |= {f"best/{metric}": value for metric, value in best.items()}
