@@ -1,7 +1,8 @@
 """Effects of the searched settings on each objective, from a model of the finished trials (statistics/surface.py).
 
 Few trials far below zero-shot would decide the model alone and hide what the settings do elsewhere. Their values are
-moved into the range of the other trials' values: the model then has both the fall and the rest (`benchmarks.effects`).
+moved into the range of the other trials' values: the model then has both the fall and the rest
+(benchmarks/RESULTS.md of commit 2c67a4f7).
 """
 
 from __future__ import annotations
