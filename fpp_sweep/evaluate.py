@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     plugins.load_plugins(*args.plugin)
     options = launch.options_of(args)
-    config, recorded = args.config, []
+    config = args.config
+    recorded: list[str] = []
     if args.trial is not None:
         config, recorded = request.recorded_trial(find_sweep(str(args.trial.parent)), args.trial.name)
     names_trials = bool(config or args.method or args.prompt or args.anchor_prompt)
