@@ -42,7 +42,7 @@ class ExpectedSweep:
         """
         search = self.space.search
         baselines = self.space.baselines()
-        tasks = {search.split: self._tasks(self.configs.values(), search.split)}
+        tasks: dict[str, list[Task]] = {search.split: self._tasks(self.configs.values(), search.split)}
         if self.later_plans:
             labels = list(baselines)
             if search.split != "test":  # the finalists alone are measured against all baselines, on the test split
