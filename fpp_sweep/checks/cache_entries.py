@@ -182,7 +182,7 @@ def remove_files(files: Iterable[Path]) -> None:
 
 
 def damaged_files(entries: Sequence[CacheEntry]) -> Iterator[tuple[Path, str]]:
-    """Yield the files whose content does not match their checksum, with the problem; other formats are not judged."""
+    """Yield the files that cannot be read as what they are named, with the problem; other formats are not judged."""
     for entry in entries:
         if entry.holds_tasks:
             is_judged = entry.manifest.get("format") == FORMAT

@@ -14,8 +14,6 @@ from contextlib import contextmanager, suppress
 
 from fpp_sweep.spec.control_groups import cpu_quotas
 
-MAX_READERS = 4  # processes that read images beside one that computes; more do not help it
-
 MAX_ARENAS = 2  # limit for the arenas of glibc's allocator in a driver
 M_ARENA_MAX = -8  # the name of this limit in `mallopt`
 
@@ -49,7 +47,7 @@ def cores() -> int:
 
 def readers(share: float = 1.0) -> int:
     """Return how many processes may read images beside one that computes, given its share of the machine's cores."""
-    return max(1, min(MAX_READERS, int(cores() * share) - 1))
+    return max(1, int(cores() * share) - 1)
 
 
 def limit_arenas() -> None:
@@ -111,23 +109,7 @@ def terminable() -> Iterator[None]:
 
 def _interrupt(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # batch systems send the signal twice
-    ignore_ends_of_children()
     raise KeyboardInterrupt
-
-
-def ignore_ends_of_children() -> None:
-    """Let the end of a process that reads images raise nothing from now on; call this in the main thread.
-
-    For each process that ends, torch's handler raises an error at any line of the main thread. Batch systems send
-    SIGTERM to a whole group of processes, so the error would hide the interrupt.
-    """
-    with suppress(RuntimeError):  # a signal that is pending already is handled within this call, which then fails
-        signal.signal(signal.SIGCHLD, _do_nothing)
-    signal.signal(signal.SIGCHLD, _do_nothing)
-
-
-def _do_nothing(*_: object) -> None:
-    pass
 
 
 @contextmanager

@@ -97,7 +97,7 @@ class Inputs:
         self.few_classes = open_dataset(FEW_CLASSES, "test")
         self.many_classes = open_dataset(MANY_CLASSES, "test")
         reader = Reader.of(self.few_classes, self.config.views, reference.preprocess, 0)
-        images = [reader[index] for index in range(SAMPLES)]
+        images = [reader(sample_id) for sample_id in self.few_classes.ids[:SAMPLES]]
         self._views = torch.stack([image for image in images if isinstance(image, Tensor)])  # (samples, views, ...)
         self._features = self.image_features(reference).unflatten(0, (SAMPLES, VIEWS))
 

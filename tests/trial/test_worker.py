@@ -207,7 +207,7 @@ def test_the_cost_of_image_features_belongs_to_the_task_that_computed_them(make_
 @pytest.mark.parametrize(
     ("model", "device", "share", "loaders_setting", "loaders"),
     [
-        ("ViT-B-16", "cuda", 1.0, None, 4),
+        ("ViT-B-16", "cuda", 1.0, None, 15),
         ("ViT-B-16", "cuda", 0.25, None, 3),
         ("ViT-B-16", "cuda", 0.05, None, 1),
         ("ViT-B-16", "cuda", 1.0, 0, 0),

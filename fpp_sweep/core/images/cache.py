@@ -3,7 +3,6 @@
     <root>/features/<entry>/manifest.json    the settings of the entry, for people and for the cache command
     <root>/features/<entry>/00003-<samples>.safetensors    chunk 3, see chunks.py
     <root>/features/<entry>/00003.lock       while a process computes chunk 3; the kernel frees a dead process's lock
-    <root>/features/<entry>/.00003-<samples>.safetensors.<...>.partial    being written, by the holder of the lock
 
 An entry's name says how features are computed (keys.FeatureKey), a chunk's name which samples it holds. So a run on a
 dataset's first samples and a run on all of them share every full chunk. A process that fills an entry holds a shared
@@ -45,13 +44,15 @@ class Entry:
 
     folder: Path
 
-    def write(self, path: Path, data: bytes, *, left: int) -> None:
-        """Write a chunk's file, whole or not at all; the caller holds its lock and will write `left` more chunks."""
+    def write(self, name: str, data: bytes) -> Path:
+        """Write a file, whole or not at all, and return its path."""
+        path = self.folder / name
         try:
             with written_whole(path) as partial:
                 partial.write_bytes(data)
         except OSError as error:
-            raise unwritable(self.folder, error, chunk=len(data), chunks=1 + left) from error
+            raise unwritable(self.folder, error) from error
+        return path
 
     @contextmanager
     def lock(self, number: int, *, blocking: bool) -> Iterator[bool]:
@@ -79,19 +80,7 @@ class Entry:
             return
         created = datetime.now(UTC).isoformat(timespec="seconds")
         manifest = json.dumps({"format": keys.FEATURES, **settings, "created": created}, indent=1)
-        try:
-            with written_whole(path) as partial:
-                partial.write_text(f"{manifest}\n")
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
-
-    def clean(self) -> None:
-        """Remove the partial files of dead processes, whose chunks are not locked."""
-        for partial in self.folder.glob(".[0-9]*-*.partial"):
-            number = int(partial.name[1:].partition("-")[0])
-            with self.lock(number, blocking=False) as is_locked:
-                if is_locked:
-                    partial.unlink(missing_ok=True)
+        self.write(MANIFEST, f"{manifest}\n".encode())
 
 
 @contextmanager
@@ -99,47 +88,41 @@ def open_entry(root: Path, name: str) -> Iterator[Entry]:
     """Open the folder of an entry, create it if it is missing, and protect it from being pruned."""
     folder = root / "features" / name
     with ExitStack() as lock:
-        while not _hold(folder, lock):
+        held = False
+        while not held:  # else it was pruned between the two lines
             lock.close()
+            with suppress(FileNotFoundError), _cache_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                held = lock.enter_context(folder_lock(folder, shared=True))
         yield Entry(folder)
-
-
-def _hold(folder: Path, lock: ExitStack) -> bool:
-    """Create a folder and hold a shared lock on it until `lock` is closed; return False if it was pruned meanwhile."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return lock.enter_context(folder_lock(folder, shared=True))
-    except FileNotFoundError:  # pruned between the two lines
-        return False
-    except OSError as error:  # also a file system without locks
-        raise unwritable(folder, error) from error
 
 
 @contextmanager
 def unused(folder: Path) -> Iterator[bool]:
     """Yield True if no process fills an entry; then no process can start to fill it within the block."""
     with ExitStack() as lock:
-        try:
+        with _cache_errors(folder):
             free = lock.enter_context(folder_lock(folder, shared=False))
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise unwritable(folder, error) from error
         yield free
 
 
-def unwritable(path: Path, error: OSError, *, chunk: int = 0, chunks: int = 0) -> InputError:
-    """Return the error that a failed write to the cache means; `chunks` of `chunk` bytes were still to be written."""
+@contextmanager
+def _cache_errors(path: Path) -> Iterator[None]:
+    """Raise the InputError that an error of the system means, unless a file is missing."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # also a file system without locks
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> InputError:
+    """Return the error that a failed write to the cache means."""
+    advice = "keep the cache elsewhere with --set work.cache=DIR"
     if error.errno in _NO_SPACE:
-        needed = ""
-        if chunk:
-            needed = f", {readable_size(chunk)} are needed now and about {readable_size(chunk * chunks)} in all"
-        advice = "free some with `fpp-sweep cache prune`, or keep the cache elsewhere with --set work.cache=DIR"
-        return InputError(f"{path}: no space left for features{needed}; {advice}")
-    reason = error.strerror or str(error)
-    return InputError(
-        f"{path}: the feature cache cannot be used ({reason}); keep it elsewhere with --set work.cache=DIR"
-    )
+        return InputError(f"{path}: no space left for features; free some with `fpp-sweep cache prune`, or {advice}")
+    return InputError(f"{path}: the feature cache cannot be used ({error.strerror or error}); {advice}")
 
 
 def readable_size(size: float) -> str:

@@ -2,7 +2,7 @@
 
 The features of an image are the same bits however a run is cut: its position in its chunk decides its row in the image
 tower's batch, and every batch has the same size, also at the end of a chunk. They do not depend on the number of
-workers, on what else is cached, or on whether the run was on a dataset's first samples or on all of them.
+processes, on what else is cached, or on whether the run was on a dataset's first samples or on all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -26,18 +26,10 @@ from torch.nn import functional as F
 
 from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.compute.precision import computing
-from fpp_sweep.core.datasets import BadImageError, Dataset
+from fpp_sweep.core.datasets import Dataset
 from fpp_sweep.core.images.cache import Entry, open_entry
-from fpp_sweep.core.images.chunks import (
-    CHUNK,
-    Chunk,
-    Skipped,
-    chunk_path,
-    find_chunk,
-    remove_superseded,
-    sample_digests,
-)
-from fpp_sweep.core.images.reading import Reader, ReadResult, UnreadableImage, dead_process_as_machine_error, read_views
+from fpp_sweep.core.images.chunks import CHUNK, Chunk, DamagedChunk, Skipped, chunk_name
+from fpp_sweep.core.images.reading import ImageLoader, Reader, ReadResult, Request, UnreadableImage
 from fpp_sweep.core.images.views import as_tower_input
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.spec.config import ViewConfig
@@ -95,6 +87,7 @@ class FeatureCache:
     def __init__(self, root: Path, *, exact: bool = False) -> None:
         self.root = root
         self.exact = exact
+        self._loaders: dict[tuple[int, bool], ImageLoader] = {}  # by processes, and whether they read for a GPU
 
     def features(
         self,
@@ -120,20 +113,28 @@ class FeatureCache:
             raise InputError(f"{dataset.name}, split {dataset.split}: no images")
         reader = Reader.of(dataset, config, clip.preprocess, seed)
         key = self._key(clip, reader, precision)
+        names = _chunk_names(dataset, range(len(dataset)) if samples is None else samples)
         with open_entry(self.root, key.name()) as entry:
             entry.describe({"model": clip.name, **asdict(key)})
             filling = _Filling(
                 entry=entry,
+                ids=dataset.ids,
+                names=names,
                 reader=reader,
+                loader=self._loader(workers, clip),
                 tower=_BatchedTower.of(clip, precision, images_per_batch(config.count, batch), config.count),
-                digests=_chunk_digests(dataset, samples),
                 exact=self.exact,
-                workers=workers,
                 on_bad_image=on_bad_image,
                 progress=progress,
             )
-            chunks = filling.run()
-            return Features(chunks, exact=self.exact, cost=filling.cost())
+            filling.run()
+        return Features(dict(sorted(filling.chunks.items())), exact=self.exact, cost=filling.cost())
+
+    def _loader(self, workers: int, clip: Clip) -> ImageLoader:
+        key = workers, clip.device.type == "cuda"
+        if key not in self._loaders:
+            self._loaders[key] = ImageLoader(workers, pin=key[1])
+        return self._loaders[key]
 
     def _key(self, clip: Clip, reader: Reader, precision: StagePrecision) -> FeatureKey:
         dtype = "float16"
@@ -141,8 +142,8 @@ class FeatureCache:
             dtype = "float32"
         return FeatureKey(
             image_digest=clip.image_digest,
-            dataset=reader.dataset.name,
-            split=reader.dataset.split,
+            dataset=reader.dataset,
+            split=reader.split,
             count=reader.config.count,
             min_area=reader.config.min_area,
             max_area=reader.config.max_area,
@@ -201,19 +202,13 @@ def _samples_of_chunk(number: int) -> slice:
     return slice(number * CHUNK, (number + 1) * CHUNK)
 
 
-def _chunk_digests(dataset: Dataset, samples: Iterable[int] | None) -> dict[int, NDArray[np.uint8]]:
-    """Return the digests of all samples of each chunk that holds some of `samples`, by the chunk's number.
-
-    None means all samples.
-    """
-    if samples is None:
-        samples = range(len(dataset))
-    numbers = {sample // CHUNK for sample in samples}
-    digests = {}
-    for number in sorted(numbers):
+def _chunk_names(dataset: Dataset, samples: Iterable[int]) -> dict[int, str]:
+    """Return the file names of the chunks that hold these samples, by number; images may change from now on."""
+    names = {}
+    for number in sorted({sample // CHUNK for sample in samples}):
         ids = dataset.ids[_samples_of_chunk(number)]
-        digests[number] = sample_digests((sample_id, dataset.fingerprint(sample_id)) for sample_id in ids)
-    return digests
+        names[number] = chunk_name(number, [(sample_id, dataset.fingerprint(sample_id)) for sample_id in ids])
+    return names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -239,54 +234,28 @@ class _BatchedTower:
             return self.clip.image_features(pixels)
 
 
-class _ChunkLocks:
-    """The locks of the chunks that this process computes, the oldest first."""
-
-    def __init__(self, entry: Entry, stack: ExitStack) -> None:
-        """Take the stack that frees the locks which are still held when it ends."""
-        self._entry = entry
-        self._stack = stack
-        self._held: dict[int, ExitStack] = {}  # by number of the chunk
-
-    def acquire(self, number: int) -> bool:
-        """Lock a chunk; return False if another process is computing it."""
-        lock = self._stack.enter_context(ExitStack())
-        if not lock.enter_context(self._entry.lock(number, blocking=False)):
-            return False
-        self._held[number] = lock
-        return True
-
-    def release(self, number: int) -> None:
-        self._held.pop(number).close()
-
-    @property
-    def oldest(self) -> int:
-        return next(iter(self._held))
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Filling:
     """One run over the requested chunks of an entry: finds those on disk, computes and writes the others."""
 
     entry: Entry
+    ids: Sequence[str]  # of all samples of the dataset
+    names: dict[int, str]  # files of the requested chunks, by number
     reader: Reader
+    loader: ImageLoader
     tower: _BatchedTower
-    digests: dict[int, NDArray[np.uint8]]  # (n, 16) of each requested chunk, by its number
     exact: bool
-    workers: int
     on_bad_image: OnBadImage
     progress: Bar | None
-    chunks: dict[int, Chunk] = field(default_factory=dict)  # chunks that are on disk
-    notes: set[str] = field(default_factory=set)
+    chunks: dict[int, Chunk] = field(default_factory=dict)  # chunks that are on disk, by number
+    locks: dict[int, ExitStack] = field(default_factory=dict)  # of the chunks that this run computes, in order
     images_computed: int = 0
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by stage
 
-    def run(self) -> dict[int, Chunk]:
-        """Return all requested chunks, in order."""
+    def run(self) -> None:
+        """Collect the requested chunks."""
         began = perf_counter()
-        missing = [number for number in self.digests if not self._take_cached(number)]
-        if missing:
-            self.entry.clean()
+        missing = [number for number in self.names if not self._take_cached(number)]
         while missing:
             self._compute_unlocked(missing)
             missing = [number for number in missing if number not in self.chunks]
@@ -294,9 +263,9 @@ class _Filling:
                 # other processes compute these: wait for the first, with no lock held meanwhile, then look again
                 with self.entry.lock(missing[0], blocking=True):
                     pass
+                missing = [number for number in missing if not self._take_cached(number)]
         if self.progress and perf_counter() - began > LOG_INTERVAL and self.seconds:
             self.progress.note(f"image features: time went to {time_shares(self.seconds)}")
-        return dict(sorted(self.chunks.items()))
 
     def cost(self) -> dict[str, float]:
         """Return images and seconds by stage of what was computed; empty if all was cached."""
@@ -304,72 +273,64 @@ class _Filling:
             return {}
         return {"images": float(self.images_computed), **self.seconds}
 
+    def _ids(self, number: int) -> Sequence[str]:
+        return self.ids[_samples_of_chunk(number)]
+
     def _take_cached(self, number: int) -> bool:
         """Take a chunk from disk; return False if there is none, or if it lacks an image that can be read by now."""
-        digests = self.digests[number]
-        chunk = find_chunk(self.entry.folder, number, digests, self._note_once)
-        if chunk is None or any(self._can_be_read(sample.sample_id) for sample in chunk.skipped):
+        path = self.entry.folder / self.names[number]
+        try:
+            chunk = Chunk.read(path)
+        except FileNotFoundError:
             return False
+        except DamagedChunk as error:
+            self._note(f"{path}: {error}; its features are computed again")
+            with suppress(OSError):  # the cache may be read-only
+                path.unlink()
+            return False
+        for sample in chunk.skipped:
+            result = self.reader(sample.sample_id)
+            if not isinstance(result, UnreadableImage):
+                return False
+            self._fail_or_skip(result.reason)
         self.chunks[number] = chunk
         if self.progress:
-            self.progress.add_cached(len(digests))
-        return True
-
-    def _can_be_read(self, sample_id: str) -> bool:
-        """Return True if an image that was skipped can be read by now; where bad images fail the run, raise if not."""
-        try:
-            self.reader.dataset.source.image(sample_id)
-        except BadImageError as error:
-            self._fail_or_skip(str(error))
-            return False
+            self.progress.add_cached(len(self._ids(number)))
         return True
 
     def _compute_unlocked(self, missing: Sequence[int]) -> None:
-        """Compute the chunks that no other process is computing."""
-        with ExitStack() as stack:
-            locks = _ChunkLocks(self.entry, stack)
-            indices = self._lock_chunks(missing, locks)
-            first = next(indices, None)
-            if first is not None:  # else there is nothing to read, and no workers start
-                self._compute_locked(chain([first], indices), locks)
-
-    def _lock_chunks(self, missing: Sequence[int], locks: _ChunkLocks) -> Iterator[int]:
-        """Lock one chunk after the other; yield the indices of their samples.
-
-        A chunk is locked when its first index is requested. Workers read ahead of the tower, so that the next chunk
-        may be locked while one is computed.
-        """
-        all_indices = range(len(self.reader.dataset))
-        for number in missing:
-            if not locks.acquire(number):
-                continue
-            if self._take_cached(number):  # another process has finished it meanwhile
-                locks.release(number)
-            else:
-                yield from all_indices[_samples_of_chunk(number)]
-
-    def _compute_locked(self, indices: Iterator[int], locks: _ChunkLocks) -> None:
-        """Compute and write the chunks of these indices.
-
-        Requesting an index locks its chunk (`_lock_chunks`). So once the first result of a chunk has been read, its
-        lock is the oldest.
-        """
-        pin = self.tower.clip.device.type == "cuda"
-        loader = read_views(self.reader, indices, workers=self.workers, pin=pin)
-        results = self._timed("reading and rendering", loader)
+        """Compute and write the chunks that no other process is computing."""
+        results = self._timed("reading and rendering", self.loader.read(self._requests(missing)))
         began, seconds_before = perf_counter(), sum(self.seconds.values())
-        with dead_process_as_machine_error(loader):
-            for first_result in results:
-                number = locks.oldest
-                chunk = self._compute(number, chain([first_result], results))
-                self._write(number, chunk)
-                locks.release(number)
+        try:
+            for first in results:
+                number = next(iter(self.locks))  # of the oldest lock: a chunk is locked when it is first requested
+                chunk = self._compute(self._ids(number), chain([first], results))
+                write_began = perf_counter()
+                self.chunks[number] = Chunk.read(self.entry.write(self.names[number], chunk.to_bytes()))
+                self.seconds["disk"] += perf_counter() - write_began
+                self.locks.pop(number).close()
+        finally:
+            while self.locks:
+                self.locks.popitem()[1].close()
         in_other_stages = sum(self.seconds.values()) - seconds_before  # reading and disk, which are timed themselves
         self.seconds["tower"] += perf_counter() - began - in_other_stages
 
-    def _compute(self, number: int, results: Iterator[ReadResult]) -> Chunk:
+    def _requests(self, missing: Sequence[int]) -> Iterator[Request]:
+        """Lock one missing chunk after the other, and request its images, some of them ahead of the tower."""
+        for number in missing:
+            lock = ExitStack()
+            if not lock.enter_context(self.entry.lock(number, blocking=False)):
+                continue
+            self.locks[number] = lock
+            if self._take_cached(number):  # another process has finished it meanwhile
+                self.locks.pop(number).close()
+                continue
+            for sample_id in self._ids(number):
+                yield self.reader, sample_id
+
+    def _compute(self, ids: Sequence[str], results: Iterator[ReadResult]) -> Chunk:
         """Compute a chunk; take the results of its samples from the iterator, which goes on with the next chunk."""
-        ids = self.reader.dataset.ids[_samples_of_chunk(number)]
         images = self.tower.images  # in a batch
         count, size = self.reader.config.count, self.reader.preprocess.size
         pixels = torch.zeros(images, count, 3, size, size, device=self.tower.clip.device)
@@ -378,11 +339,14 @@ class _Filling:
         blocks: list[Tensor] = []
         for start in range(0, len(ids), images):
             batch_ids = ids[start : start + images]
-            views_by_row = self._take_batch(batch_ids, results, skipped)
-            for row in views_by_row:
-                readable[start + row] = True
-            for row, views in views_by_row.items():
-                pixels[row] = as_tower_input(views.to(pixels.device, non_blocking=True), self.reader.preprocess)
+            for row, result in enumerate(islice(results, len(batch_ids))):
+                if isinstance(result, UnreadableImage):
+                    self._fail_or_skip(result.reason)
+                    skipped.append(Skipped(sample_id=batch_ids[row], reason=result.reason))
+                else:
+                    views = result.to(pixels.device, non_blocking=True)
+                    pixels[row] = as_tower_input(views, self.reader.preprocess)
+                    readable[start + row] = True
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below
             features = self.tower.features(pixels.flatten(0, 1))
@@ -390,29 +354,14 @@ class _Filling:
             self.images_computed += len(batch_ids)
             if self.progress:
                 self.progress.advance(len(batch_ids))
-        return self._make_chunk(number, torch.cat(blocks).cpu(), readable, skipped)  # waits for a GPU once in a chunk
-
-    def _take_batch(
-        self, ids: Sequence[str], results: Iterator[ReadResult], skipped: list[Skipped]
-    ) -> dict[int, Tensor]:
-        """Take what was read of some samples; return their views by row, and add unreadable images to `skipped`."""
-        views_by_row: dict[int, Tensor] = {}
-        for row, result in enumerate(islice(results, len(ids))):
-            if isinstance(result, UnreadableImage):
-                self._fail_or_skip(result.reason)
-                skipped.append(Skipped(sample_id=ids[row], reason=result.reason))
-            else:
-                views_by_row[row] = result
-        return views_by_row
-
-    def _make_chunk(self, number: int, features: Tensor, readable: NDArray[np.bool_], skipped: list[Skipped]) -> Chunk:
+        features = torch.cat(blocks).cpu()  # waits for a GPU once in a chunk
         if not features.isfinite().all():
             raise FloatingPointError(f"{self.tower.clip.name}: the image tower gave features that are not finite")
         features[torch.from_numpy(~readable)] = 0
         values = features.numpy()
         if not self.exact:
             values = values.astype(np.float16)
-        return Chunk(digests=self.digests[number], features=values, readable=readable, skipped=tuple(skipped))
+        return Chunk(features=values, readable=readable, skipped=tuple(skipped))
 
     def _timed(self, stage: str, results: Iterator[ReadResult]) -> Iterator[ReadResult]:
         """Yield the same results, and count the seconds that they are waited for."""
@@ -424,24 +373,11 @@ class _Filling:
                 return
             yield result
 
-    def _write(self, number: int, chunk: Chunk) -> None:
-        """Put a chunk on disk, and keep a map of its file instead of the chunk in memory."""
-        path = chunk_path(self.entry.folder, number, chunk.digests)
-        began = perf_counter()
-        self.entry.write(path, chunk.to_bytes(), left=len(self.digests) - len(self.chunks) - 1)
-        self.seconds["disk"] += perf_counter() - began
-        remove_superseded(self.entry.folder, number, chunk.digests)
-        self.chunks[number] = Chunk.read(path)
-
     def _fail_or_skip(self, reason: str) -> None:
         if self.on_bad_image == "fail":
             raise InputError(f"{reason}; repair or remove the image, or skip it with --set work.on_bad_image=skip")
 
-    def _note_once(self, line: str) -> None:
-        """Show a line once, though a chunk may be looked for several times."""
-        if line in self.notes:
-            return
-        self.notes.add(line)
+    def _note(self, line: str) -> None:
         if self.progress:
             self.progress.note(line)
         else:

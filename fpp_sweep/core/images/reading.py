@@ -1,15 +1,12 @@
-"""Reading images and rendering their views, in this process or ahead of it in worker processes."""
+"""Reading images and rendering their views, in this process or ahead of it in processes of their own."""
 
 from __future__ import annotations
 
 import signal
-import sys
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from types import FrameType, TracebackType
 
 import torch
 from torch import Tensor
@@ -17,11 +14,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from fpp_sweep.core.datasets import BadImageError, Dataset
+from fpp_sweep.core.datasets.dataset import ImageSource
 from fpp_sweep.core.images.views import normalize, plan_views, render_with_pillow, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import Auto, ViewConfig
 from fpp_sweep.spec.errors import MachineError
-from fpp_sweep.spec.process import ignore_ends_of_children
 
 # beginnings of torch's message when a process of its loader is dead; the second one's thread fetches for a GPU
 DEAD_PROCESS = ("DataLoader worker", "Pin memory thread")
@@ -37,14 +34,16 @@ class UnreadableImage:
 ReadResult = Tensor | UnreadableImage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Reader(TorchDataset[ReadResult]):
-    """Views of samples by index; picklable, for worker processes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Renders the views of a dataset's samples; small enough to be sent to another process with each sample.
 
     Views with AugMix are normalised float32, others bytes, a quarter of that to hand over.
     """
 
-    dataset: Dataset
+    source: ImageSource
+    dataset: str
+    split: str
     config: ViewConfig
     preprocess: Preprocess
     seed: int
@@ -55,15 +54,23 @@ class Reader(TorchDataset[ReadResult]):
     def of(cls, dataset: Dataset, config: ViewConfig, preprocess: Preprocess, seed: int) -> Reader:
         """Return a reader with AugMix and mirror images as the config, or else the dataset, says."""
         augmix, flip = resolve_switches(config, dataset)
-        return cls(dataset=dataset, config=config, preprocess=preprocess, seed=seed, augmix=augmix, flip=flip)
+        return cls(
+            source=dataset.source,
+            dataset=dataset.name,
+            split=dataset.split,
+            config=config,
+            preprocess=preprocess,
+            seed=seed,
+            augmix=augmix,
+            flip=flip,
+        )
 
-    def __getitem__(self, index: int) -> ReadResult:
-        sample_id = self.dataset.ids[index]
+    def __call__(self, sample_id: str) -> ReadResult:
         try:
-            image = self.dataset.source.image(sample_id)
+            image = self.source.image(sample_id)
         except BadImageError as error:
             return UnreadableImage(str(error))
-        rng = sample_rng(self.seed, self.dataset.name, self.dataset.split, sample_id)
+        rng = sample_rng(self.seed, self.dataset, self.split, sample_id)
         plan = plan_views(image.size, self.config, augmix=self.augmix, flip=self.flip, rng=rng)
         views = torch.from_numpy(render_with_pillow(image, plan, self.preprocess.size))
         if self.augmix:
@@ -82,97 +89,100 @@ def _is_on(setting: Auto, default: bool) -> bool:
     return setting == "on"
 
 
-def read_views(reader: Reader, indices: Iterable[int], *, workers: int, pin: bool) -> Iterator[ReadResult]:
-    """Return an iterator over what the reader gives for these indices, in order.
+Request = tuple[Reader, str]  # with a sample id
 
-    With workers, some indices are taken from the iterable ahead of time.
+
+class _AnyImages(TorchDataset[ReadResult]):
+    """The results of requests, whatever their dataset."""
+
+    def __getitem__(self, request: Request) -> ReadResult:
+        reader, sample_id = request
+        return reader(sample_id)
+
+
+class _Requests:
+    """The requests of the current run, which a loader asks for each time that it begins anew."""
+
+    def __init__(self) -> None:
+        self.current: Iterable[Request] = ()
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.current)
+
+
+class ImageLoader:
+    """Reads images in some processes, which start with the first run and serve all later ones; with 0, in this one."""
+
+    def __init__(self, processes: int, *, pin: bool) -> None:
+        """Prepare a loader; with `pin`, results come in memory that a GPU can fetch from."""
+        self._processes = processes
+        self._pin = pin
+        self._requests = _Requests()
+        self._loader: DataLoader[ReadResult] | None = None
+
+    def read(self, requests: Iterable[Request]) -> Iterator[ReadResult]:
+        """Yield the result of each request, in order; with processes, requests are taken ahead of time.
+
+        Raise MachineError if a process dies; the next run starts others.
+        """
+        self._requests.current = requests
+        if self._loader is None:
+            self._loader = self._make_loader()
+        try:
+            yield from _begin(self._loader, self._processes)
+        except (RuntimeError, ConnectionError, EOFError) as error:  # the last two: it died while it handed views over
+            if not _means_dead_process(error):
+                raise
+            self._loader = None
+            advice = "where memory ran out, start fewer with --set work.loaders=N"
+            raise MachineError(f"a process that reads images has died; {advice}") from error
+
+    def _make_loader(self) -> DataLoader[ReadResult]:
+        has_processes = self._processes > 0
+        return DataLoader(
+            _AnyImages(),
+            batch_size=None,
+            sampler=self._requests,
+            num_workers=self._processes,
+            multiprocessing_context="spawn" if has_processes else None,
+            persistent_workers=has_processes,
+            pin_memory=has_processes and self._pin,
+            generator=torch.Generator(),  # the default would draw a seed from the global stream
+        )
+
+
+def _begin(loader: DataLoader[ReadResult], processes: int) -> Iterator[ReadResult]:
+    """Begin a run of a loader; its processes start with the first.
+
+    Torch would raise an error at any line of the main thread when a process ends, which would hide an interrupt. It
+    notices a dead process within 5 seconds without that, too.
     """
-    context = None
-    if workers:
-        context = "spawn"
-    loader = DataLoader(
-        reader,
-        batch_size=None,
-        sampler=indices,
-        num_workers=workers,
-        multiprocessing_context=context,
-        pin_memory=workers > 0 and pin,
-        worker_init_fn=silence_lost_parent,
-        generator=torch.Generator(),  # the default would draw a seed from the global stream
-    )
-    with ctrl_c_for_parent_only(workers):
+    if not processes:
         return iter(loader)
-
-
-@contextmanager
-def dead_process_as_machine_error(views: Iterator[ReadResult]) -> Iterator[None]:
-    """Raise MachineError if a worker process of `read_views` dies during the block."""
-    try:
-        yield
-    except (RuntimeError, ConnectionError, EOFError) as error:  # the last two: it died while it handed views over
-        if not _means_dead_process(error):
-            raise
-        _shut_down(views)
-        reason = str(error).partition(". ")[0]
-        advice = "where memory ran out, start fewer with --set work.loaders=N"
-        raise MachineError(f"a process that reads images has died ({reason}); {advice}") from error
-
-
-def _means_dead_process(error: Exception) -> bool:
-    message = str(error)
-    if message.startswith("Caught "):  # torch's word for an error that a worker process raised; the process lives
-        return False
-    if isinstance(error, RuntimeError):
-        return message.startswith(DEAD_PROCESS)
-    return True
-
-
-def _shut_down(views: Iterator[ReadResult]) -> None:
-    """End the other processes; meanwhile the end of one raises nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        views._shutdown_workers()  # type: ignore[attr-defined]
-        return
     handler = signal.getsignal(signal.SIGCHLD)
-    ignore_ends_of_children()
-    views._shutdown_workers()  # type: ignore[attr-defined]
-    signal.signal(signal.SIGCHLD, handler)
-
-
-def silence_lost_parent(worker: int) -> None:
-    """Print no traceback in a worker process whose parent ends while they exchange data."""
-    print_traceback = sys.excepthook
-
-    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not issubclass(kind, EOFError | ConnectionError):
-            print_traceback(kind, error, trace)
-
-    sys.excepthook = excepthook
+    with _ctrl_c_blocked():
+        results = iter(loader)
+    if signal.getsignal(signal.SIGCHLD) is not handler:  # torch sets its handler in the main thread only
+        signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
+    return results
 
 
 @contextmanager
-def ctrl_c_for_parent_only(workers: int) -> Iterator[None]:
-    """Let processes that start in this block ignore Ctrl-C, and raise it in this process when the block ends.
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Block Ctrl-C for processes that start in this block, and let this process have it when the block ends.
 
-    A terminal sends Ctrl-C to every process of a command. The parent ends its workers; each of them would print a
-    traceback if it reacted too.
+    A terminal sends Ctrl-C to every process of a command, and each would print a traceback.
     """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not workers or not in_main_thread or not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     resource_tracker.ensure_running()  # the tracker unblocks the signal when it starts, so start it first
-    received: list[int] = []
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    # blocked in this thread only: the signal may reach another one, and Python then calls the handler in this one
-    handler = signal.signal(signal.SIGINT, remember)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by child processes
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
-    if received:
-        signal.raise_signal(signal.SIGINT)
+
+
+def _means_dead_process(error: Exception) -> bool:
+    message = str(error)
+    if isinstance(error, RuntimeError):
+        return message.startswith(DEAD_PROCESS)
+    return not message.startswith("Caught ")  # torch's word for an error that a process raised, which lives

@@ -16,13 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.numpy import save_file
 from torch.nn import functional as F
 
-from fpp_sweep.core.images import chunks
 from fpp_sweep.core.images.cache import Entry, default_cache, unused, unwritable
-from fpp_sweep.core.images.chunks import CHUNK, chunk_path, sample_digests
+from fpp_sweep.core.images.chunks import CHUNK
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
@@ -32,12 +30,6 @@ from tests.kit.datasets import painted_dataset
 from tests.kit.disks import mounted
 
 REPOSITORY = Path(__file__).parents[3]
-
-
-def flip_a_bit(path):
-    data = bytearray(path.read_bytes())
-    data[-5] ^= 1
-    path.write_bytes(data)
 
 
 def truncate(path):
@@ -64,30 +56,12 @@ def change_the_format(path):
 def change_the_list_of_skipped_images(path):
     data = path.read_bytes()
     assert b'"skipped":"[]"' in data
-    path.write_bytes(data.replace(b'"skipped":"[]"', b'"skipped":"{}"'))
-
-
-def write_a_whole_chunk_with_skipped_images_of_another_form(path):
-    """The checksum fits, as that of another program's file may."""
-    with safe_open(path, framework="np") as file:
-        arrays = {name: file.get_tensor(name) for name in ("features", "kept", "digests")}
-    metadata = {"format": keys.FEATURES, "skipped": '[{"name": 5}]'}
-    metadata["checksum"] = chunks._checksum(metadata, arrays["features"], arrays["kept"], arrays["digests"])
-    save_file(arrays, path, metadata)
+    path.write_bytes(data.replace(b'"skipped":"[]"', b'"skipped":"77"'))
 
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        flip_a_bit,
-        truncate,
-        empty,
-        replace_by_text,
-        replace_by_other_tensors,
-        change_the_format,
-        change_the_list_of_skipped_images,
-        write_a_whole_chunk_with_skipped_images_of_another_form,
-    ],
+    [truncate, empty, replace_by_text, replace_by_other_tensors, change_the_format, change_the_list_of_skipped_images],
 )
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_damaged_chunk_is_reported_and_computed_again(tmp_path, damage, index):
@@ -110,25 +84,6 @@ def test_without_a_progress_bar_damage_is_logged(tmp_path, caplog):
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_a_chunk_of_other_samples_under_a_wrong_name_is_not_used(tmp_path):
-    expected = everything(fill(tmp_path, painted_dataset(3))[0])
-    other = dataclasses.replace(painted_dataset(3), ids=("7.png", "8.png", "9.png"))
-    fill(tmp_path, other)
-    digests = sample_digests((f"{index}.png", "(24, 20)") for index in range(3))
-    chunk = chunk_path(files(tmp_path)[0].parent, 0, digests)
-    (other_chunk,) = [path for path in files(tmp_path) if path != chunk]
-    chunk.write_bytes(other_chunk.read_bytes())
-    features, log = fill(tmp_path, painted_dataset(3))
-    assert log.computed == 3
-    assert torch.equal(everything(features), expected)
-
-
-def test_a_checksum_is_computed_once_in_a_process(tmp_path, monkeypatch):
-    fill(tmp_path, painted_dataset(70))
-    monkeypatch.setattr(chunks, "_checksum", lambda *_: pytest.fail("computed again"))
-    fill(tmp_path, painted_dataset(70))
-
-
 # --- files on disk
 
 
@@ -146,20 +101,6 @@ def test_a_finished_entry_holds_chunks_and_a_manifest_only(tmp_path):
     fill(tmp_path, painted_dataset(70))
     folder = files(tmp_path)[0].parent
     assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".json"}
-
-
-def test_leftovers_of_dead_processes_are_removed_by_the_next_fill(tmp_path):
-    fill(tmp_path, painted_dataset(3))
-    folder = files(tmp_path)[0].parent
-    leftover = folder / ".00007-abc.safetensors.1.2.partial"
-    unfinished = folder / ".00008-abc.safetensors.1.2.partial"
-    for path in (leftover, unfinished):
-        path.write_bytes(b"half")
-    with Entry(folder).lock(8, blocking=False) as held:  # the process that writes chunk 8 is alive
-        assert held
-        fill(tmp_path, painted_dataset(70))
-    assert not leftover.exists()
-    assert unfinished.exists()
 
 
 def test_an_environment_variable_sets_the_default_folder(monkeypatch):
@@ -199,8 +140,7 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_no_partial_file(tmp_path
         assert files(root, ".*.partial") == files(root, "*.lock") == []
         message = str(caught.value)
         assert str(root) in message
-        # a chunk needs 32 KiB and its header: 64 images x 16 views x 16 numbers x 2 bytes
-        assert "no space left for features, 3" in message
+        assert "no space left for features" in message
         assert "prune" in message
         assert "--set work.cache=DIR" in message
         assert "\n" not in message
@@ -298,7 +238,7 @@ def test_a_run_waits_for_a_chunk_of_another_run_and_computes_it_if_that_run_has_
 
         monkeypatch.setattr(Entry, "lock", end_the_other_run_and_lock)
         _, log = fill(tmp_path, painted_dataset(3 * CHUNK))
-    assert waits == [(1, 2)]  # one wait, for chunk 1, when two chunks are on disk
+    assert waits == [(1, 3)]  # one wait, for chunk 1, when two chunks and the one of 3 samples are on disk
     assert log.computed == (2 if finished else 3) * CHUNK
 
 
@@ -449,4 +389,4 @@ def test_a_run_that_waits_computes_the_chunk_of_a_run_that_is_killed(tmp_path):
 def test_a_cache_that_cannot_be_used_is_refused_with_the_systems_reason(tmp_path, error, reason):
     line = str(unwritable(tmp_path, error))
     problem = f"{tmp_path}: the feature cache cannot be used ({reason})"
-    assert line == f"{problem}; keep it elsewhere with --set work.cache=DIR"
+    assert line == f"{problem}; keep the cache elsewhere with --set work.cache=DIR"

@@ -165,27 +165,14 @@ def test_features_that_are_not_finite_are_not_cached(tmp_path):
 # --- limited runs
 
 
-def test_a_longer_run_reuses_whole_chunks_and_replaces_shorter_ones(tmp_path):
+def test_runs_on_the_first_samples_and_on_all_share_full_chunks(tmp_path):
     whole = painted_dataset(200)
     limited, log = fill(tmp_path, whole.head(70))
     assert log.computed == 70
-    before = file_states(tmp_path)
     full, log = fill(tmp_path, whole)
     assert (log.cached, log.computed) == (CHUNK, 200 - CHUNK)
-    after = file_states(tmp_path)
-    assert len(after) == 4  # the chunk of 6 samples is gone
-    assert len(set(before.items()) & set(after.items())) == 1
-    # The file of the shorter chunk is deleted, but `limited` still maps its contents.
     assert torch.equal(everything(full)[:70], everything(limited))
-
-
-def test_a_shorter_run_reads_longer_chunks(tmp_path):
-    full, _ = fill(tmp_path, painted_dataset(100))
-    for count in (1, 64, 70, 99):
-        limited, log = fill(tmp_path, painted_dataset(100).head(count))
-        assert (len(limited), log.computed) == (count, 0)
-        assert torch.equal(everything(limited), everything(full)[:count])
-    assert len(files(tmp_path)) == 2
+    assert fill(tmp_path, whole.head(2 * CHUNK))[1].computed == 0
 
 
 def test_a_limited_run_gives_the_same_bits_as_a_whole_run(tmp_path):
@@ -223,8 +210,6 @@ def test_a_skipped_image_is_named_and_does_not_change_other_features(tmp_path, w
     assert torch.equal(everything(features), everything(good)[kept])
     first = Chunk.read(files(tmp_path / "bad")[0]).features[:]
     assert [row for row in range(CHUNK) if not first[row].any()] == [1]
-    limited, _ = fill(tmp_path / "bad", painted_dataset(70, bad=BAD).head(65), on_bad_image="skip")
-    assert [item.sample_id for item in limited.skipped] == ["1.png"]
 
 
 def test_an_image_that_an_earlier_run_skipped_fails_a_run_that_must_not_skip(tmp_path):

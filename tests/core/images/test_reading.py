@@ -6,15 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 import torch
 
-from fpp_sweep.core.images.reading import dead_process_as_machine_error, silence_lost_parent
+from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.spec.errors import InputError, MachineError
-from tests.core.images.caches import everything, files, fill
+from tests.core.images.caches import CLIP, VIEWS, everything, files, fill
 from tests.kit.datasets import Painter, painted_dataset
+from tests.kit.waiting import wait_for
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_global_random_stream_is_unchanged(tmp_path):
@@ -57,105 +60,75 @@ class KillsItsProcess(Painter):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_dead_reading_process_is_a_machine_error_and_the_run_can_be_repeated(tmp_path):
+def test_a_dead_reading_process_is_a_machine_error_and_the_next_run_starts_others(tmp_path):
+    cache = FeatureCache(tmp_path)
     dataset = dataclasses.replace(painted_dataset(70), source=KillsItsProcess())
-    with pytest.raises(MachineError, match=r"^a process that reads images has died \(.+\); .*--set work.loaders=N"):
-        fill(tmp_path, dataset, workers=2)
+    with pytest.raises(MachineError, match=r"^a process that reads images has died; .*--set work.loaders=N"):
+        cache.features(CLIP, dataset, VIEWS, 0, workers=2)
     assert files(tmp_path, "*.lock") == []
     for _ in range(3):  # torch's handler of dead processes must not raise when other processes end
         subprocess.run(["true"], check=True)
     # The first chunk of 64 images may have been finished before the process died.
-    assert fill(tmp_path, painted_dataset(70), workers=1)[1].computed in (6, 70)
+    assert cache.features(CLIP, painted_dataset(70), VIEWS, 0, workers=2).cost["images"] in (6, 70)
 
 
-def test_a_dead_pinning_thread_is_a_machine_error():
-    """The test raises torch's error itself, because no thread pins memory without a GPU."""
-    shut_down = []
-    views = SimpleNamespace(_shutdown_workers=lambda: shut_down.append(True))
-    line = r"^a process that reads images has died \(Pin memory thread exited unexpectedly\); "
-    with pytest.raises(MachineError, match=line), dead_process_as_machine_error(views):
-        raise RuntimeError("Pin memory thread exited unexpectedly")
-    assert shut_down
-
-
-def test_a_reading_process_whose_parent_has_ended_prints_no_traceback(monkeypatch):
-    printed = []
-    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: printed.append(kind))
-    silence_lost_parent(0)
-    for error in (EOFError(), ConnectionResetError(), ValueError()):
-        sys.excepthook(type(error), error, None)
-    assert printed == [ValueError]
+@pytest.mark.slow
+def test_processes_serve_one_dataset_after_another(tmp_path):
+    cache = FeatureCache(tmp_path)
+    served_by = []
+    for name in ("first", "second"):
+        dataset = dataclasses.replace(painted_dataset(3), name=name)
+        features = cache.features(CLIP, dataset, VIEWS, 0, workers=1)
+        assert torch.equal(everything(features), everything(fill(tmp_path / "inline", dataset)[0]))
+        served_by.append({process.pid for process in multiprocessing.active_children()})
+    assert served_by[0] == served_by[1]
+    assert len(served_by[0]) == 1
 
 
 # --- Ctrl-C and SIGTERM
 
 
-STARTS_A_CHILD = """
-import multiprocessing, os, signal
-
-def child(line):
-    line.send("child was not interrupted")
+READS_IN_A_PROCESS = """
+import signal, time
 
 if __name__ == "__main__":
-    from fpp_sweep.core.images.reading import ctrl_c_for_parent_only
+    from fpp_sweep.core.images.reading import ImageLoader, Reader
+    from fpp_sweep.spec.process import terminable
+    from tests.core.images.caches import CLIP, VIEWS
+    from tests.kit.datasets import painted_dataset
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background processes with SIGINT ignored
-    context = multiprocessing.get_context("spawn")
-    line, theirs = context.Pipe()
-    process = context.Process(target=child, args=(theirs,))
-    try:
-        with ctrl_c_for_parent_only(1):
-            process.start()
-            theirs.close()
-            os.kill(process.pid, signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
-            print("all started")
-    except KeyboardInterrupt:
-        print("interrupted")
-    print(line.recv())
-    process.join()
-"""
-
-
-@pytest.mark.nightly
-@pytest.mark.slow  # starts two Python interpreters
-def test_ctrl_c_while_processes_start_reaches_the_parent_after_they_have_started(tmp_path):
-    (tmp_path / "starts.py").write_text(STARTS_A_CHILD)
-    done = subprocess.run([sys.executable, tmp_path / "starts.py"], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["all started", "interrupted", "child was not interrupted"]
-    assert not done.stderr
-
-
-READS_IN_A_PROCESS = """
-import multiprocessing, os, signal, time
-
-if __name__ == "__main__":
-    from fpp_sweep.core.images.reading import read_views
-    from fpp_sweep.spec.process import terminable
-
+    dataset = painted_dataset(100)
+    reader = Reader.of(dataset, VIEWS, CLIP.preprocess, 0)
     with terminable():
-        views = read_views(list(range(100)), range(100), workers=1, pin=False)
-        next(views)
-        (reader,) = multiprocessing.active_children()
         try:
+            print("starts", flush=True)
+            views = ImageLoader(1, pin=False).read((reader, sample_id) for sample_id in dataset.ids)
+            next(views)
             print("reads", flush=True)
             time.sleep(60)
         except KeyboardInterrupt:
             print("interrupted")
-        os.waitid(os.P_PID, reader.pid, os.WEXITED | os.WNOWAIT)  # so that torch's handler finds the ended process
-        print("the reading process has ended")
 """
 
 
 @pytest.mark.slow  # starts two Python interpreters
-def test_sigterm_to_a_group_of_processes_interrupts_and_its_reading_processes_raise_nothing(tmp_path):
-    """Batch systems signal the whole group; torch's handler raised an error for each process that ended."""
+@pytest.mark.parametrize(
+    ("sent", "after"), [(signal.SIGINT, "starts"), (signal.SIGINT, "reads"), (signal.SIGTERM, "reads")]
+)
+def test_a_signal_to_a_group_of_processes_interrupts_and_its_reading_processes_print_nothing(tmp_path, sent, after):
+    """Terminals and batch systems signal the whole group; torch raises an error for each process that ends."""
     (tmp_path / "reads.py").write_text(READS_IN_A_PROCESS)
     command = [sys.executable, tmp_path / "reads.py"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, start_new_session=True, **streams) as process:
-        assert process.stdout.readline() == "reads\n"
-        os.killpg(process.pid, signal.SIGTERM)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, start_new_session=True, env=environment, **streams) as process:
+        while process.stdout.readline() != f"{after}\n":
+            pass
+        if after == "starts":
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            wait_for(lambda: len(children.read_text().split()) == 2)  # the resource tracker and the reading process
+        os.killpg(process.pid, sent)
         output, errors = process.communicate()
-    assert output.splitlines() == ["interrupted", "the reading process has ended"], errors
+    assert output.splitlines()[-1:] == ["interrupted"], errors
     assert (process.returncode, errors) == (0, "")
