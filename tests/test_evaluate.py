@@ -239,11 +239,11 @@ def test_an_evaluation_is_delivered_to_mlflow_by_a_flag_or_by_sync(evaluated):
 def test_an_evaluation_that_mlflow_refuses_at_its_end_keeps_its_results(options, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def spoil_the_store(folder, record):
+    def damage_the_store(folder, record):
         Path("own.db").write_text("no database" * 100)
 
     requested = replace(options, tracking_uri="sqlite:///own.db")
-    sweep = run_locally(small_space(), requested, spoil_the_store)
+    sweep = run_locally(small_space(), requested, damage_the_store)
     assert (sweep.info.state, len(sweep.trials())) == ("finished", 2)
     err = capsys.readouterr().err
     assert "MLflow is behind (" in err
