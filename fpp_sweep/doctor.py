@@ -1,9 +1,9 @@
 """Find what would break a sweep or change its numbers, before it starts: `python -m fpp_sweep.doctor`.
 
-Checks this machine, or with --address every node of a Ray cluster: versions and code, GPUs, memory and limits, disks,
-clocks, and the cluster's token. --space adds the checks that `tune` makes before the first trial, with the flags of the
-sweep: settings, plugins, model, datasets and room for workers. --cluster-file adds undecided values of that file and
-nodes that have not joined. --data-root, --dataset-file, --datasets or --verify list datasets
+Checks this machine, or with --address every node of a Ray cluster: versions and code, GPUs, memory, disks, clocks, and
+the cluster's token. --space adds the checks that `tune` makes before the first trial, with the flags of the
+sweep: settings, plugins, model, datasets and room for workers. --cluster-file adds values of the shipped file and nodes
+that have not joined. --data-root, --dataset-file, --datasets or --verify list datasets
 and their missing files. --device compares what a GPU computes with the CPU.
 
     python -m fpp_sweep.doctor --space search_spaces/perturb.yaml
@@ -46,11 +46,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = api.Options(address=args.address, tracking_uri=args.tracking_uri)
     with flags_in_errors(args):
         target = doctor_target.target_of(args.space, overrides(args), options)
-    is_well = True
+    is_well = inspection.print_findings(target, cluster_file)
     if not options.on_cluster and (args.data_root or args.dataset_file or args.datasets or args.verify):
         named = doctor_target.NamedDatasets(args.datasets or [], args.data_root, args.dataset_file)
-        is_well = inspection.print_datasets(target.named_datasets or named, verify=args.verify)
-    is_well &= inspection.print_findings(target, cluster_file)
+        print()
+        is_well &= inspection.print_datasets(target.named_datasets or named, verify=args.verify)
+    print("verdict: nothing is wrong" if is_well else "verdict: something is wrong, see above")
     if not is_well:
         sys.exit(1)
 

@@ -132,7 +132,7 @@ def test_equal_names_and_images_in_two_splits_are_noted_of_own_datasets_only(
     text = " ".join(notes(capsys.readouterr().out, "zoo").split())
     assert "several classes are called zebra; give each class its own name" in text
     assert "val and test share 6 images, such as acorn_17.jpg" in text
-    assert "take the images of the test split out of the other splits" in text
+    assert "take these images out of one of the two splits" in text
     assert exit_status("--data-root", tmp_path, "--datasets", "pets") == 0
     assert "zebra" not in capsys.readouterr().out
 
@@ -151,7 +151,7 @@ def test_the_datasets_of_a_space_are_requested(tmp_path: Path, capsys: pytest.Ca
     space.write_text("params: {fpp.gamma1: [1, 2]}\nwork: {datasets: [dtd, scenes]}\n")
     build_coop(tmp_path, "pets")
     assert exit_status("--space", space, "--data-root", tmp_path) == 1
-    assert list(rows(capsys.readouterr().out)) == ["data", "dataset", "dtd", "scenes"]
+    assert list(rows(capsys.readouterr().out)) == ["data", "dataset", "dtd", "scenes", "verdict:"]
     assert exit_status("--space", space, "--data-root", tmp_path, "--datasets", "pets") == 0
 
 
@@ -184,8 +184,8 @@ def test_verify_finds_copies_in_two_splits_of_own_datasets(tmp_path: Path, capsy
     assert exit_status(*command) == 1
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "equal image" in line]
     assert line == (
-        f"zoo: val and test hold 1 equal image, such as val/dog/a.jpg and test/dog/{len(image)}.jpg; take the images "
-        "of the test split out of the other splits"
+        f"zoo: val and test hold 1 equal image, such as val/dog/a.jpg and test/dog/{len(image)}.jpg; take these "
+        "images out of one of the two splits"
     )
     (tmp_path / "photos/val/dog/a.jpg").write_bytes(b"")  # damaged files are equal, and no copies of each other
     (tmp_path / f"photos/test/dog/{len(image)}.jpg").write_bytes(b"")
@@ -196,6 +196,7 @@ def test_verify_finds_copies_in_two_splits_of_own_datasets(tmp_path: Path, capsy
 def test_verify_without_a_folder_opens_the_embedded_sets(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status("--verify", "--datasets", "digits") == 0
     named = capsys.readouterr().out
+    assert named.splitlines()[-1] == "verdict: nothing is wrong"
     assert "images opened, 0 of them cannot be read" in named
     exit_status("--verify")
     assert "digits" in rows(capsys.readouterr().out)
@@ -228,3 +229,12 @@ def test_wrong_input_ends_the_command_with_status_two(tmp_path: Path) -> None:
 def test_help_states_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status("--help") == 0
     assert "exit status" in capsys.readouterr().out
+
+
+def test_a_class_without_test_images_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    split_file = build_coop(tmp_path, "pets")
+    rows_by_split = json.loads(split_file.read_text())
+    rows_by_split["test"] = [row for row in rows_by_split["test"] if row[2] != "acorn"]
+    split_file.write_text(json.dumps(rows_by_split))
+    exit_status("--data-root", tmp_path, "--datasets", "pets")
+    assert "classes without images, such as acorn" in notes(capsys.readouterr().out, "pets")

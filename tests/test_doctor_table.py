@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
-import resource
 import shutil
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -30,15 +27,13 @@ from PIL import Image
 
 from fpp_sweep.checks import probes
 from fpp_sweep.checks.checks import findings
-from fpp_sweep.checks.cluster_file import missing_nodes, open_values
+from fpp_sweep.checks.cluster_file import missing_nodes
 from fpp_sweep.checks.data_probes import data_readings
 from fpp_sweep.checks.probes import node_readings, run_probes, token_mode
 from fpp_sweep.core.datasets import custom_datasets, open_dataset
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec import control_groups
-from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.doctor_target import Target
@@ -47,14 +42,12 @@ from fpp_sweep.sweep.plan import splits_of_space
 from fpp_sweep.sweep.start_checks import plan_reading
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial import worker_model
-from fpp_sweep.workers.session_folders import OWNER_FILE, SESSION_PREFIX, session_processes
 from tests.kit.datasets import build_coop
 from tests.kit.disks import mounted
 from tests.kit.processes import ROOT, environment
 from tests.kit.rights import without_root_rights
-from tests.kit.waiting import LONG, wait_for
+from tests.kit.waiting import LONG
 from tests.test_doctor import write_weights, write_zoo
-from tests.workers.test_session_folders import ended_process_id, start_raylet
 
 load_once = cache(load)
 OTHERS_SETTINGS = (  # variables of the machine of the test that doctor judges
@@ -62,7 +55,7 @@ OTHERS_SETTINGS = (  # variables of the machine of the test that doctor judges
     *("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "FPP_SWEEP_CACHE", "TMPDIR", "TEMP", "TMP"),
 )
 # Findings that may concern the machine of the test itself.
-OF_THIS_MACHINE = ("memory", "open files", "temporary files", "Ray's files", "killed drivers")
+OF_THIS_MACHINE = ("memory",)
 
 
 class Setup:
@@ -174,100 +167,24 @@ def fault(subject: str, state: str, text: str, remedy: str):
 # ------------------------------------------------------------ the machine
 
 
-@fault("Ray's files", "note", "too long for the names of sockets", "RAY_TMPDIR")
-def long_ray_folder(setup):
-    """RAY_TMPDIR too long"""
-    setup.patch.setenv("RAY_TMPDIR", str(setup.folder / ("x" * 40)))
+@fault("ray", "wrong", "1.13.0, but this package needs", "install ray")
+def old_library(setup):
+    """a library below the bounds of the package's metadata"""
+    return {"here": setup.node()["here"] | {"ray": "1.13.0"}}
+
+
+@fault("clock", "wrong", "-", "set the clock")
+def old_clock(setup):
+    """a clock that is years back"""
+    setup.patch.setattr(probes.time, "time", lambda: 1.0e9)
     return setup.node()
 
 
-@fault("Ray's files", "note", "too long for the names of sockets", "RAY_TMPDIR")
-def long_temporary_folder(setup):
-    """TMPDIR too long"""
-    (setup.folder / ("x" * 40)).mkdir()
-    setup.patch.delenv("RAY_TMPDIR")
-    setup.patch.setattr(tempfile, "tempdir", str(setup.folder / ("x" * 40)))
-    return setup.node()
-
-
-@fault("Ray's files", "wrong", "No space left on device", "name another one with RAY_TMPDIR")
-def full_ray_folder(setup):
-    """RAY_TMPDIR full"""
-    setup.patch.setenv("RAY_TMPDIR", str(setup.small_disk("64k")))
-    return setup.node()
-
-
-@fault("temporary files", "wrong", "No space left on device", "name another folder with TMPDIR")
-def full_temporary_folder(setup):
-    """TMPDIR full"""
-    setup.patch.setattr(tempfile, "tempdir", str(setup.small_disk("64k")))
-    return setup.node()
-
-
-@fault("temporary files", "note", "disk cannot be written, so temporary files are in /", "name another one with TMPDIR")
-def full_named_folder(setup):
-    """TMPDIR full, and another folder in use"""
-    setup.patch.setenv("TMPDIR", str(setup.small_disk("64k")))
-    fill(setup.short / "disk")
-    setup.patch.setattr(tempfile, "tempdir", None)  # Python tries the folders again
-    return setup.node()
-
-
-@fault("temporary files", "note", "nowhere cannot be written", "make that folder")
-def missing_temporary_folder(setup):
-    """TMPDIR does not exist"""
-    setup.patch.setenv("TMPDIR", str(setup.folder / "nowhere"))
-    setup.patch.setattr(tempfile, "tempdir", None)
-    return setup.node()
-
-
-@fault("Ray's files", "wrong", "/nowhere: there is no such folder", "make the folder")
-def missing_ray_folder(setup):
-    """RAY_TMPDIR does not exist"""
-    setup.patch.setenv("RAY_TMPDIR", "/nowhere")
-    readings = setup.node()
-    assert not Path("/nowhere").exists()
-    return readings
-
-
-@fault("home folder", "wrong", "home: Permission denied", "set HOME to a folder")
-def protected_home(setup):
-    """HOME not writable"""
-    (setup.folder / "home").chmod(0o500)
-    with without_root_rights():
-        return setup.node()
-
-
-@fault("home folder", "wrong", "nowhere: No such file or directory", "set HOME")
-def missing_home(setup):
-    """HOME does not exist"""
-    setup.patch.setenv("HOME", str(setup.folder / "nowhere"))
-    return setup.node()
-
-
-@fault("home folder", "wrong", ".ray: Not a directory", "set HOME")
-def file_instead_of_token_folder(setup):
-    """a file with the name of the folder of Ray's token"""
-    (setup.folder / "home/.ray").write_text("")
-    return setup.node()
-
-
-@fault("home folder", "wrong", ".ray: No space left on device", "set HOME")
-def full_token_folder(setup):
-    """no room for Ray's token"""
-    disk = setup.small_disk("64k")
-    (setup.folder / "home/.ray").symlink_to(disk)
-    fill(disk)
-    return setup.node()
-
-
-@fault("home folder", "wrong", ".ray: Read-only file system", "set HOME")
-def read_only_token_folder(setup):
-    """a read-only folder of Ray's token"""
-    disk = setup.small_disk("64k")
-    (setup.folder / "home/.ray").symlink_to(disk)
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-    return setup.node()
+@fault("MLflow", "wrong", "not reached through the proxy 127.0.0.1:9; add 127.0.0.1 to no_proxy", "")
+def proxy_in_the_way(setup):
+    """a proxy between doctor and MLflow on this machine"""
+    setup.patch.setenv("http_proxy", "http://user:secret@127.0.0.1:9")
+    return {"here": run_probes({"MLflow": lambda: mlflow_versions("http://127.0.0.1:5000")})}
 
 
 @fault("session token", "wrong", "0644", "chmod 600")
@@ -307,34 +224,6 @@ def session_without_token(setup):
     return setup.node()
 
 
-@fault("threads", "note", "4096 for a worker", "lower work.threads")
-def many_threads(setup):
-    """more threads than cores"""
-    setup.spec = replace(setup.spec, threads=4096)
-    return setup.node()
-
-
-@fault("threads", "note", " workers on ", "lower work.threads or work.workers")
-def many_workers(setup):
-    """more workers than cores"""
-    setup.overrides = [f"work.workers={cores() + 1}"]
-    return setup.sweep()
-
-
-@fault("proxy", "note", "http://proxy:3128", "add 127.0.0.1 and localhost to no_proxy")
-def proxy(setup):
-    """a proxy that takes loopback traffic"""
-    setup.patch.setenv("http_proxy", "http://proxy:3128")
-    return setup.node()
-
-
-@fault("proxy", "note", "http://proxy:3128", "add 127.0.0.1 and localhost to no_proxy")
-def proxy_of_all(setup):
-    """a proxy for all protocols"""
-    setup.patch.setenv("ALL_PROXY", "http://proxy:3128")
-    return setup.node()
-
-
 @fault("cache", "wrong", "cache: Permission denied", "work.cache or FPP_SWEEP_CACHE")
 def protected_cache(setup):
     """cache folder not writable"""
@@ -371,29 +260,6 @@ def full_cache(setup):
 def nearly_full_cache(setup):
     """disk of the cache nearly full"""
     setup.spec = replace(setup.spec, cache=str(setup.small_disk("500m")))
-    return setup.node()
-
-
-@fault("open files", "wrong", "512 at a time", "ulimit -n")
-def few_open_files(setup):
-    """too few open files allowed"""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    setup.opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
-    return setup.node()
-
-
-@fault("killed drivers", "note", "of their processes still run", "kill ")
-def killed_driver(setup):
-    """processes that a killed driver left"""
-    session = setup.short / f"{SESSION_PREFIX}abcd"
-    (session / "r").mkdir(parents=True)
-    (session / OWNER_FILE).write_text(f"{platform.node()} {ended_process_id()}")
-    leader = setup.opened.enter_context(start_raylet(session))
-    wait_for(lambda: len(session_processes(session)) == 2)
-    setup.opened.callback(leader.wait)
-    for process in session_processes(session):
-        setup.opened.callback(process.send_signal, signal.SIGKILL)
     return setup.node()
 
 
@@ -498,10 +364,10 @@ def wrong_clock(setup):
     return two_nodes("clock", 0.1, -90.0)
 
 
-@fault("torch", "wrong", "2.8.0", "install the same versions everywhere")
+@fault("torch", "wrong", "2.10.0", "install the same versions everywhere")
 def mixed_versions(setup):
     """mixed versions of a library (a recorded reading)"""
-    return two_nodes("torch", "2.9.0+cu130", "2.8.0")
+    return two_nodes("torch", "2.9.0+cu130", "2.10.0")
 
 
 @fault("code", "wrong", "", "bring every node to the same commit")
@@ -538,12 +404,6 @@ def missing_node(setup):
     """a node of the cluster file that has not joined"""
     cluster = {"provider": {"type": "local", "head_ip": "127.0.0.2", "worker_ips": ["127.0.0.3"]}}
     return {"driver": {"joined": missing_nodes(cluster, ["127.0.0.2"])}}
-
-
-@fault("CHANGE in line 2", "wrong", "head_ip: 192.0.2.10", "put your own value into this line")
-def open_value(setup):
-    """an address of the cluster file that is still the example's"""
-    return {"driver": dict(open_values("# CHANGE: your addresses\nhead_ip: 192.0.2.10\n"))}
 
 
 # ------------------------------------------------------------ model and data
@@ -685,7 +545,7 @@ def empty_class(setup):
     return setup.data()
 
 
-@fault("splits of mine", "wrong", "val and test share 8 images, such as val/cat/0.png", "out of the other splits")
+@fault("splits of mine", "wrong", "val and test share 8 images, such as val/cat/0.png", "out of one of the two splits")
 def shared_split(setup):
     """a split file whose test split is the validation split"""
     return describe_by_split_file(setup, lambda rows: rows.update(test=rows["val"]))
@@ -860,22 +720,6 @@ def new_user(setup):
         return setup.node()
 
 
-def company_proxy(setup):
-    """a proxy with exceptions for this machine"""
-    setup.patch.setenv("http_proxy", "http://proxy:3128")
-    setup.patch.setenv("no_proxy", "localhost,127.0.0.1")
-    return setup.node()
-
-
-def proxy_with_a_range(setup):
-    """a proxy with a range of addresses as an exception"""
-    setup.patch.setenv("http_proxy", "http://proxy:3128")
-    setup.patch.setenv("no_proxy", "localhost,127.0.0.0/8")
-    readings = setup.node()
-    assert readings["here"]["proxy"] == []
-    return readings
-
-
 def token_in_the_environment(setup):
     """a home that cannot be written, with the token in the environment"""
     (setup.folder / "home").chmod(0o500)
@@ -902,18 +746,6 @@ def new_machine(setup):
     return readings
 
 
-def small_quota(setup):
-    """a container that may keep half a core busy"""
-    folder = setup.folder / "cgroup"
-    folder.mkdir()
-    (folder / "cpu.max").write_text("50000 100000")
-    setup.patch.setattr(control_groups, "ROOT", folder)
-    readings = setup.sweep()
-    assert readings["here"]["threads"] == {"threads": 1, "workers": 1, "cores": 1}
-    assert findings({"here": {"threads": readings["here"]["threads"]}})[0].state == "ok"
-    return readings
-
-
 def unread_image(setup):
     """a damaged image that --limit never reads"""
     setup.spec, setup.overrides = replace(setup.spec, limit=4), ["search.finalists.seeds=1"]
@@ -934,14 +766,6 @@ def sweep_for_gpus(setup):
     return {"here": data_readings(spec, setup.datasets, ["val"])}
 
 
-def folder_of_dead_driver(setup):
-    """a folder that a killed driver left, without processes"""
-    session = setup.short / f"{SESSION_PREFIX}abcd"
-    session.mkdir()
-    (session / OWNER_FILE).write_text(f"{platform.node()} {ended_process_id()}")
-    return setup.node()
-
-
 def equal_nodes(setup):
     """three equal nodes with builds of torch for different devices"""
     readings = setup.node()["here"] | {"token": "0600", "same token": "a", "clock": 0.2}
@@ -958,16 +782,12 @@ SOUND = (
     own_folders,
     known_dataset,
     new_user,
-    company_proxy,
-    proxy_with_a_range,
     token_in_the_environment,
     token_file_elsewhere,
     new_machine,
-    small_quota,
     unread_image,
     image_left_out,
     sweep_for_gpus,
-    folder_of_dead_driver,
     equal_nodes,
 )
 

@@ -60,6 +60,7 @@ def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_
     assert re.match(r"trial-0005  complete, begun 2026-11-20 \d\d:\d\d UTC, 50 s, ", text)
     assert "\n    fpp.class_var = 0.006\n" in text
     assert f"\nprompt      {folder.artifacts('trial-0005')}/prompts/shapes-0.safetensors\n" in text
+    assert text.index("average") < text.index("fpp.class_var") < text.index("prompt      ")
     rows = [line.split() for line in text.splitlines()]
     assert ["val", "acc", "ECE", "NLL"] in rows
     assert ["textures", "58.00", "8.00", "0.6600"] in rows

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
+
+from packaging.specifiers import SpecifierSet
 
 from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
 from fpp_sweep.checks.probes import Readings, has_failed
-from fpp_sweep.checks.versions import LIBRARIES
+from fpp_sweep.checks.versions import LIBRARIES, allowed_versions
 from fpp_sweep.core.images.cache import readable_size
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.workers.token import OTHER_USERS
@@ -24,7 +27,6 @@ REPEATING = ("plan of the sweep", "start of the sweep")
 MIN_DISK, GOOD_DISK = 1e8, 2e9  # free bytes
 MIN_DISK_SPEED = 1e6  # bytes a second; a worker on a CPU writes features at about this rate
 MIN_MEMORY, GOOD_MEMORY = 1.5e9, 4e9  # free bytes
-MIN_OPEN_FILES, GOOD_OPEN_FILES = 1024, 4096
 NAMES_SHOWN = 3  # names of classes in a finding
 NOTED_CLOCK_OFFSET, MAX_CLOCK_OFFSET = 2.0, 60.0  # seconds
 
@@ -114,6 +116,14 @@ def _release(version: str) -> str:
     return version.partition("+")[0]
 
 
+def check_library(name: str, version: str, versions: Sequence[str]) -> Verdict:
+    """Require a version that this package allows, and the same one on every node."""
+    allowed = SpecifierSet(allowed_versions(name))
+    if not allowed.contains(_release(version), prereleases=True):
+        return Verdict("wrong", f"{version}, but this package needs {allowed}", f"install {name}{allowed}")
+    return check_equal(version, versions)
+
+
 def check_equal_images(value: str, values: Sequence[str]) -> Verdict:
     verdict = check_equal(value, values)
     if verdict.state == "wrong":
@@ -134,10 +144,6 @@ def check_disk(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
 
 def check_memory(free: float, _: Sequence[Any]) -> Verdict:
     return Verdict(_state_of(free, MIN_MEMORY, GOOD_MEMORY), readable_size(int(free)))
-
-
-def check_open_files(limit: int, _: Sequence[Any]) -> Verdict:
-    return Verdict(_state_of(limit, MIN_OPEN_FILES, GOOD_OPEN_FILES), f"{limit} at a time")
 
 
 def _state_of(value: float, minimum: float, good: float) -> State:
@@ -178,7 +184,7 @@ def check_session_token(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
         return Verdict("ok", mode)
     if value["is_made_private"]:
         return Verdict("note", f"{mode}, which the next sweep changes; other users may have read the token")
-    return Verdict("wrong", mode)
+    return Verdict("wrong", mode, f"chmod 600 {value['file']}")
 
 
 def _is_private(mode: str) -> bool:
@@ -257,42 +263,6 @@ def check_files(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
     return Verdict("wrong", text)
 
 
-def check_temporary_files(value: Mapping[str, Any], others: Sequence[Any]) -> Verdict:
-    problem = ""
-    if value["unusable"]:
-        problem = f"{value['unusable']} cannot be written, so temporary files are in {value['folder']}"
-    return _check_disk_in_use(
-        value, others, problem, "make that folder and room in it, or name another one with TMPDIR"
-    )
-
-
-def check_ray_files(value: Mapping[str, Any], others: Sequence[Any]) -> Verdict:
-    problem = ""
-    if value["too_long"]:
-        problem = (
-            f"{value['too_long']}: too long for the names of sockets, so a sweep's session is in {value['folder']}"
-        )
-    return _check_disk_in_use(value, others, problem, "name a folder with a shorter path with RAY_TMPDIR")
-
-
-def _check_disk_in_use(value: Mapping[str, Any], others: Sequence[Any], problem: str, remedy: str) -> Verdict:
-    """Check the disk; note why the folder that the user named is not in use, if there is such a problem."""
-    verdict = check_disk(value, others)
-    if problem and verdict.state != "wrong":
-        return Verdict("note", problem, remedy)
-    return verdict
-
-
-def check_killed_drivers(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
-    """Note processes that drivers left: they take memory and cores; the next sweep removes folders without users."""
-    if value["processes"]:
-        numbers = " ".join(str(process) for process in value["processes"])
-        return Verdict("note", f"{len(value['processes'])} of their processes still run", f"kill {numbers}")
-    if value["folders"]:
-        return Verdict("ok", f"{value['folders']} of their folders, which the next sweep removes")
-    return Verdict("ok", "left nothing")
-
-
 def check_start(_value: str, _: Sequence[Any]) -> Verdict:
     return Verdict("ok", "the settings can be used")
 
@@ -309,28 +279,6 @@ def check_plan(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
     return Verdict("ok", f"{plural(value['methods'], 'method')} and {plural(value['prompts'], 'prompt')} can be used")
 
 
-def check_home(folder: str, _: Sequence[Any]) -> Verdict:
-    return Verdict("ok", folder)
-
-
-def check_threads(value: Mapping[str, int], _: Sequence[Any]) -> Verdict:
-    workers, n_cores = value["workers"], value["cores"]
-    count = workers * value["threads"]
-    text = f"{value['threads']} for a worker"
-    if workers > 1:
-        text = f"{count} for {workers} workers"
-    if count > n_cores:
-        return Verdict("note", f"{text} on {plural(n_cores, 'core')}: they wait for each other")
-    return Verdict("ok", f"{text} on {plural(n_cores, 'core')}")
-
-
-def check_proxy(proxies: Sequence[str], _: Sequence[Any]) -> Verdict:
-    """Note proxies for loopback addresses: an MLflow server on this machine could not be reached."""
-    if proxies:
-        return Verdict("note", f"{', '.join(proxies)} also for this machine's own addresses")
-    return Verdict("ok", "none for this machine's own addresses")
-
-
 def check_mlflow(value: tuple[str, str], _: Sequence[Any]) -> Verdict:
     server, ours = value
     text = f"{server}, ours {ours}"
@@ -345,42 +293,28 @@ def check_joined(missing: Sequence[str], _: Sequence[Any]) -> Verdict:
     return Verdict("ok", "all nodes")
 
 
-def check_open_value(value: str, _: Sequence[Any]) -> Verdict:
-    """Require other addresses and images than those shipped, which exist nowhere; the rest may stay."""
-    if not value:
-        return Verdict("ok", "every value is decided")
-    if "192.0.2." in value or "ami-0000" in value:
-        return Verdict("wrong", value)
-    return Verdict("note", value, "keep this value if it suits you, or put your own into the cluster file")
+def check_placeholders(lines: Sequence[str], _: Sequence[Any]) -> Verdict:
+    """Require other addresses and images than those of the shipped files, which exist nowhere."""
+    if lines:
+        return Verdict("wrong", "; ".join(lines))
+    return Verdict("ok", "no address or image of the shipped file is left")
 
 
 # --- all checks
 
 SAME_CODE = Check(check_equal, "bring every node to the same commit, and start Ray there again")
-SAME_LIBRARIES = Check(check_equal, "install the same versions everywhere, from one list of them")
+SAME_LIBRARIES = "install the same versions everywhere, from one list of them"
 REQUIRED = ("fpp_sweep", "code", "python", *LIBRARIES, "cache")  # a sweep does not begin if one of these is wrong
 CHECKS: dict[str, Check] = {  # by the subject, or by the words that it begins with
     "fpp_sweep": SAME_CODE,
     "code": SAME_CODE,
-    **dict.fromkeys(("python", *LIBRARIES), SAME_LIBRARIES),
+    **{name: Check(partial(check_library, name), SAME_LIBRARIES) for name in ("python", *LIBRARIES)},
     "answer": Check(check_equal, "see with `ray status` whether the node is up"),
     "cache": Check(check_disk, "make room, allow writing, or name another folder with work.cache or FPP_SWEEP_CACHE"),
-    "temporary files": Check(check_temporary_files, "make room, allow writing, or name another folder with TMPDIR"),
-    "Ray's files": Check(
-        check_ray_files, "make the folder, room in it, or allow writing, or name another one with RAY_TMPDIR"
-    ),
-    "killed drivers": Check(check_killed_drivers, "end the processes that killed drivers have left"),
-    "home folder": Check(
-        check_home,
-        "set HOME to a folder in which ~/.ray can be written, or RAY_AUTH_TOKEN_PATH: Ray keeps its token there",
-    ),
     "session token": Check(
         check_session_token, "chmod 600 of the file that RAY_AUTH_TOKEN_PATH names, or name one that has the token"
     ),
-    "threads": Check(check_threads, "lower work.threads or work.workers: their product is the number of threads"),
-    "proxy": Check(check_proxy, "add 127.0.0.1 and localhost to no_proxy"),
     "memory": Check(check_memory, "free memory, or raise the limit of the user, job or container"),
-    "open files": Check(check_open_files, "ulimit -n 65536, before `ray start`"),
     "clock": Check(check_clock, "set the clock, with a service such as chrony"),
     "token": Check(check_token, "chmod 600 of the token's file: a user who can read the token can run code"),
     "same token": Check(check_equal, "copy one token to every node, and start Ray there again"),
@@ -397,7 +331,7 @@ CHECKS: dict[str, Check] = {  # by the subject, or by the words that it begins w
     ),
     "classes of": Check(check_classes, "add images of these classes, or take their names out of the list of classes"),
     "names of": Check(check_names, "give each class its own name: of equal ones, the first is always predicted"),
-    "splits of": Check(check_splits, "take the images of the test split out of the other splits"),
+    "splits of": Check(check_splits, "take these images out of one of the two splits"),
     "size of": Check(check_size, "restore the published split: other images give other results than the papers'"),
     "files of": Check(check_files, "replace these files; doctor --verify lists all damaged ones"),
     "images of": Check(check_equal_images, "copy files with their times (rsync -a): only then machines share features"),
@@ -414,5 +348,5 @@ CHECKS: dict[str, Check] = {  # by the subject, or by the words that it begins w
     "sweeps": Check(check_disk, "make room, allow writing, or name another folder with --out"),
     "MLflow": Check(check_mlflow, "name another store with --tracking-uri"),
     "joined": Check(check_joined, "see logs/monitor.* of Ray's session on the head, and start the node"),
-    "CHANGE": Check(check_open_value, "put your own value into this line of the cluster file"),
+    "cluster file": Check(check_placeholders, "put your own values into these lines of the cluster file"),
 }

@@ -14,18 +14,7 @@ from fpp_sweep.core.datasets.files import read_text
 from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES
 
-SHIPPED = (  # values of the shipped cluster files where they say CHANGE
-    "max_workers: 4",
-    "region: us-west-2",
-    "availability_zone: us-west-2a,us-west-2b,us-west-2c",
-    "ImageId: &image ami-00000000000000000",
-    "Ebs: {VolumeSize: 200, VolumeType: gp3}",
-    "InstanceType: g6.2xlarge",
-    "head_ip: 192.0.2.10",
-    "worker_ips: [192.0.2.11, 192.0.2.12]",
-    "ssh_user: ubuntu",
-    "ssh_private_key: ~/.ssh/fpp_cluster",
-)
+PLACEHOLDERS = ("192.0.2.", "ami-00000000000000000")  # addresses and an image of the shipped files
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +37,18 @@ def read_cluster_file(path: Path) -> ClusterFile:
     return ClusterFile(text, values)
 
 
-def open_values(text: str) -> dict[str, str]:
-    """Return the values of a cluster file that are marked CHANGE and still as shipped, by `CHANGE in line N`.
+def open_values(text: str) -> list[str]:
+    """Return the lines of a cluster file that have a value of the shipped file which exists nowhere.
 
-    The mark may stand behind the value, or in a comment above it.
+    >>> open_values("provider:\\n  head_ip: 192.0.2.10  # CHANGE\\n  ssh_user: me")
+    ['line 2: head_ip: 192.0.2.10']
     """
-    values = {}
-    is_marked = False
+    lines = []
     for number, line in enumerate(text.splitlines(), 1):
-        is_marked = is_marked or "CHANGE" in line
-        if line.strip().startswith("#"):
-            continue
-        value = line.partition(" #")[0].strip()
-        if is_marked and value in SHIPPED:
-            values[f"CHANGE in line {number}"] = value
-        is_marked = False
-    return values or {"CHANGE": ""}
+        value = line.partition("#")[0].strip()
+        if any(placeholder in value for placeholder in PLACEHOLDERS):
+            lines.append(f"line {number}: {value}")
+    return lines
 
 
 def missing_nodes(cluster: Mapping[str, Any], joined: Sequence[str]) -> list[str]:

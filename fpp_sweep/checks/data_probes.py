@@ -36,10 +36,9 @@ def all_readings(
     datasets: Sequence[str],
     splits: Sequence[str],
     check_sweep: SweepCheck | None = None,
-    workers: int = 1,
 ) -> Readings:
     """Return all readings of this machine, and of the model and its predictions if datasets are given."""
-    readings = node_readings(spec, token_key, workers)
+    readings = node_readings(spec, token_key)
     if spec.device != "cpu":
         readings |= run_probes({"GPUs": gpus})
     if datasets:

@@ -86,6 +86,12 @@ class DatasetSurvey:
         if self.ignored_files:
             counts = _counts_by_suffix(self.ignored_files)
             yield f"ignored files: {counts}; convert the images among them to PNG or JPEG"
+        if self.is_found:
+            test = self.splits["test"]
+            present = set(test.labels)
+            empty = [name for label, name in enumerate(test.classes) if label not in present]
+            if empty:
+                yield f"test: {len(empty)} of {len(test.classes)} classes without images, such as {empty[0]}"
         for subject, problems in (("names of", self._repeated_names()), ("splits of", self._shared_images())):
             if problems:
                 verdict = CHECKS[subject].rule(problems, ())

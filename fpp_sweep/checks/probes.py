@@ -5,18 +5,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
-
-from requests.utils import get_environ_proxies, select_proxy
 
 from fpp_sweep.checks.cache_entries import FEATURES, TASKS
 from fpp_sweep.checks.versions import versions
@@ -25,44 +21,28 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import message_in_one_line
 from fpp_sweep.spec.files import existing_part
 from fpp_sweep.spec.memory import memory
-from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.workers import token
-from fpp_sweep.workers.addresses import ray_temp_folder
-from fpp_sweep.workers.session_folders import SHORT_FOLDER, folders_of_dead_drivers, is_too_long
 
 Readings = dict[str, Any]  # by subject; where a probe fails, the reading is {"failed": the reason}
 SAMPLE_BYTES = 4 * 2**20  # written to a disk to see whether and how fast it takes them
-TEMPORARY_FOLDERS = ("TMPDIR", "TEMP", "TMP")  # variables by which a user names one, as `tempfile` reads them
-LOOPBACK = ("http://127.0.0.1", "http://localhost", "https://127.0.0.1", "https://localhost")
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 GPU_SECONDS = 60  # for nvidia-smi, or for torch with its start, to answer
 NO_GPU = (6, 9)  # exit statuses of nvidia-smi: NVML's errors for no device, and for a driver that is not loaded
 LIST_GPUS = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
 
 
-def node_readings(spec: WorkerSpec, token_key: str | None, workers: int = 1) -> Readings:
+def node_readings(spec: WorkerSpec, token_key: str | None) -> Readings:
     """Return the readings that take less than a second.
 
     `token_key` is the key for the digest of the cluster's token; None on a machine that is not part of a cluster.
-    `workers` is the number of workers that start on this machine, as far as it is known.
     """
     if spec.folder and Path(spec.folder).is_dir():
         os.chdir(spec.folder)  # relative paths, as that of the cache, start from it
-    measure = cache(measure_disk)  # once for each folder: Ray's files are often in that of the other temporary files
-    probes: dict[str, Callable[[], Any]] = {
-        "cache": lambda: cache_disk(measure, cache_folder(spec)),
-        "temporary files": lambda: temporary_disk(measure),
-        "Ray's files": lambda: ray_disk(measure),
-        "killed drivers": processes_of_dead_drivers,
-        "threads": lambda: {"threads": spec.threads, "workers": workers, "cores": cores()},
-        "proxy": proxies_of_loopback,
-        "memory": free_memory,
-        "open files": open_files,
-    }
+    probes: dict[str, Callable[[], Any]] = {"cache": lambda: cache_disk(cache_folder(spec)), "memory": free_memory}
     if token_key is None:
-        probes["home folder"] = home_folder
         probes["session token"] = session_token
+        probes["clock"] = clock_behind_files
     else:
         probes["clock"] = time.time
         probes["token"] = token_mode
@@ -120,7 +100,7 @@ def measure_disk(folder: Path) -> dict[str, Any]:
     return {"folder": str(folder), "free": shutil.disk_usage(existing).free, "speed": speed}
 
 
-def cache_disk(measure: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, Any]:
+def cache_disk(folder: Path) -> dict[str, Any]:
     """Return the reading of the cache's disk; raise OSError if one of the folders in the cache cannot be written."""
     for name in (FEATURES, TASKS):
         inner = folder / name
@@ -129,78 +109,16 @@ def cache_disk(measure: Callable[[Path], dict[str, Any]], folder: Path) -> dict[
                 tempfile.TemporaryFile(dir=inner).close()
             except OSError as error:
                 raise OSError(f"{inner}: {error.strerror}") from error
-    return measure(folder)
-
-
-def temporary_disk(measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """Return the reading of the folder for temporary files, and the one that the user names if Python cannot use it."""
-    folder = tempfile.gettempdir()
-    unusable = ""
-    variables = [name for name in TEMPORARY_FOLDERS if os.environ.get(name)]
-    if variables:
-        first = variables[0]  # Python uses it if it can
-        if os.path.abspath(os.environ[first]) != folder:
-            unusable = f"{first}={os.environ[first]}"
-    return measure(Path(folder)) | {"unusable": unusable}
-
-
-def ray_disk(measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """Return the reading of the disk that a session's files will be on, and the requested folder if it is too long.
-
-    Raise OSError if the folder does not exist: a sweep does not make it.
-    """
-    requested = ray_temp_folder()
-    if is_too_long(requested):
-        return measure(SHORT_FOLDER) | {"too_long": str(requested)}
-    if not requested.is_dir():
-        raise NotADirectoryError(f"{requested}: there is no such folder")
-    return measure(requested) | {"too_long": ""}
-
-
-def processes_of_dead_drivers() -> dict[str, Any]:
-    """Return how many folders dead drivers have left, and the processes that still use them."""
-    n_folders = 0
-    processes: list[int] = []
-    for parent in sorted({str(ray_temp_folder()), str(SHORT_FOLDER), tempfile.gettempdir()}):
-        for _, users in folders_of_dead_drivers(parent):
-            n_folders += 1
-            processes += [process.pid for process in users]
-    return {"folders": n_folders, "processes": processes}
-
-
-def home_folder() -> str:
-    """Return the folder of Ray's token after creating a token beside it, as a session does on this machine."""
-    if token.is_named():
-        return "not needed: the environment names Ray's token"
-    folder = token.default_file().parent
-    parent = folder
-    if not os.path.lexists(folder):
-        parent = folder.parent
-    try:
-        with tempfile.TemporaryDirectory(dir=parent) as scratch:
-            token.create_token(Path(scratch) / folder.name / "auth_token")
-    except OSError as error:
-        raise OSError(f"{parent}: {error.strerror}") from error
-    return str(folder)
-
-
-def proxies_of_loopback() -> list[str]:
-    """Return the proxies through which MLflow's client would send requests to this machine itself."""
-    proxies = set()
-    for address in LOOPBACK:
-        proxy = select_proxy(address, get_environ_proxies(address))
-        if proxy:
-            proxies.add(proxy.rpartition("@")[2])  # without a name and password
-    return sorted(proxies)
+    return measure_disk(folder)
 
 
 def free_memory() -> int:
     return memory()[0]
 
 
-def open_files() -> int:
-    """Return how many files a process may have open at a time."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+def clock_behind_files() -> float:
+    """Return the seconds by which the clock is behind this package's files, as a negative number; 0 if it is not."""
+    return min(0.0, time.time() - Path(__file__).stat().st_mtime)
 
 
 def token_mode() -> str:
@@ -215,7 +133,7 @@ def session_token() -> dict[str, Any]:
 
     A token in Ray's default file is made private when a session starts.
     """
-    reading = {"mode": "new", "is_made_private": not token.is_named()}
+    reading = {"mode": "new", "is_made_private": not token.is_named(), "file": str(token.token_file())}
     if os.environ.get("RAY_AUTH_MODE") and not token.is_required():
         reading["mode"] = "none"
     elif token.is_named() or (token.default_file().exists() and token.default_file().stat().st_size):

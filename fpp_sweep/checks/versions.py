@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import metadata, requires, version
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from fpp_sweep.spec.version import VERSION
 
@@ -18,6 +21,17 @@ def versions() -> dict[str, str]:
     for library in LIBRARIES:
         by_name[library] = version(library)
     return by_name
+
+
+def allowed_versions(name: str) -> str:
+    """Return the versions of a library, or of Python, that this package's own metadata allow, such as `>=2.9,<3`."""
+    if name == "python":
+        return metadata("fpp_sweep")["Requires-Python"] or ""
+    for text in requires("fpp_sweep") or ():
+        requirement = Requirement(text)
+        if canonicalize_name(requirement.name) == canonicalize_name(name) and requirement.marker is None:
+            return str(requirement.specifier)
+    return ""
 
 
 def git_state() -> tuple[str, bool]:

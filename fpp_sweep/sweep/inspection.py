@@ -9,6 +9,9 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+from requests.utils import get_environ_proxies, select_proxy
 
 from fpp_sweep.checks import checks
 from fpp_sweep.checks.cluster_file import ClusterFile, missing_nodes, open_values, read_cluster_file
@@ -19,10 +22,11 @@ from fpp_sweep.checks.probes import Readings, measure_disk, run_probes
 from fpp_sweep.spec.errors import InputError, escaped, problem_of_system
 from fpp_sweep.sweep.doctor_target import NamedDatasets, Target
 from fpp_sweep.sweep.node_checks import readings_of_nodes
-from fpp_sweep.sweep.start_checks import ROOM, plan_reading, room_here, room_on_cluster, start_readings
+from fpp_sweep.sweep.start_checks import plan_reading, room_here, room_on_cluster, start_readings
 from fpp_sweep.tracking.stores import check_address, is_server, open_store, server_version, sqlite_file
 from fpp_sweep.workers.session import session
 
+STATES = ("ok", "note", "wrong")  # in the order of the table: what needs action stands last
 NODE_SECONDS = 600.0  # for a node to answer: it loads the model, and classifies some images of every dataset
 
 
@@ -58,7 +62,7 @@ def print_findings(target: Target, cluster_file: ClusterFile | None) -> bool:
     """Print what was found on each machine; return whether nothing is wrong."""
     nodes = readings_by_machine(target, cluster_file)
     findings = checks.findings(nodes)
-    print(finding_table(findings, len(nodes)))
+    print(finding_table(sorted(findings, key=lambda finding: STATES.index(finding.state)), len(nodes)))
     return all(finding.state != "wrong" for finding in findings)
 
 
@@ -84,9 +88,8 @@ def _readings_here(target: Target) -> Readings:
     if target.space is None:
         return all_readings(target.worker, None, (), ())
     room = room_here(target.space)
-    workers = room[ROOM].get("workers", 1)
     check_sweep = partial(plan_reading, target.space)
-    readings = all_readings(target.worker, None, target.datasets, target.splits, check_sweep, workers)
+    readings = all_readings(target.worker, None, target.datasets, target.splits, check_sweep)
     return readings | room | start_readings(target.space, target.options)
 
 
@@ -106,7 +109,7 @@ def _readings_on_cluster(target: Target, token_key: str) -> tuple[dict[str, Read
 def _open_values(cluster_file: ClusterFile | None) -> Readings:
     if cluster_file is None:
         return {}
-    return dict(open_values(cluster_file.text))
+    return {"cluster file": open_values(cluster_file.text)}
 
 
 def _output_readings(target: Target) -> Readings:
@@ -126,7 +129,7 @@ def mlflow_versions(uri: str) -> tuple[str, str]:
     """
     file = sqlite_file(uri)
     if file is None:
-        open_store(uri)
+        _check_remote_store(uri)
     else:
         check_address(uri)
         _require_writable(file)
@@ -134,6 +137,19 @@ def mlflow_versions(uri: str) -> tuple[str, str]:
     if is_server(uri):
         return server_version(uri), ours
     return ours, ours
+
+
+def _check_remote_store(uri: str) -> None:
+    """Raise InputError for a store that cannot be used; name the proxy through which a server was not reached."""
+    try:
+        open_store(uri)
+    except InputError as error:
+        proxy = select_proxy(uri, get_environ_proxies(uri)) if is_server(uri) else None
+        if proxy is None:
+            raise
+        host = urlsplit(uri).hostname
+        address = proxy.rpartition("@")[2]  # without a name and password
+        raise InputError(f"{uri}: not reached through the proxy {address}; add {host} to no_proxy") from error
 
 
 def _require_writable(file: Path) -> None:

@@ -26,13 +26,17 @@ def trial_lines(folder: SweepFolder, name: str, *, every_metric: bool = False) -
     shown = None
     if not every_metric:
         shown = metrics_of(folder.info().objectives)
-    for line in (*_state_lines(record), *_file_lines(folder, record)):
-        yield printable(line)
+    state, *settings = _state_lines(record)
+    yield printable(state)
     for split in record.results:
         yield ""
         yield split_text(record, split, shown)
         for line in skipped_lines(folder, record.name, split):
             yield printable(line)
+    if record.results:
+        yield ""
+    for line in (*settings, *_file_lines(folder, record)):
+        yield printable(line)
     yield printable(f"repeat      {repeat_command(folder, folder.info(), record)}")
 
 
