@@ -577,7 +577,7 @@ _METRIC_ROWS = (
     ),
     _ranking(
         "auroc",
-        "how often a right answer has more confidence than a wrong one",
+        "how often a right answer has more confidence than a wrong one; known classes only, not out-of-distribution",
         goal="max",
         heading="AUROC",
         decimals=4,
@@ -585,7 +585,7 @@ _METRIC_ROWS = (
     ),
     _ranking(
         "fpr95",
-        "wrong answers as confident as 95 % of the right ones, percent",
+        "wrong answers as confident as 95 % of the right ones, percent; known classes only, as `auroc`",
         goal="min",
         heading="FPR95",
         decimals=2,
