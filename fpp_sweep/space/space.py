@@ -430,6 +430,9 @@ class Space:
             is_default = getattr(self.search, key) == getattr(defaults, key)
             with at_key(f"search.{key}"):
                 require(is_default, "needs workers on Ray; give --workers, or leave the key out")
+        with at_key("work.task_timeout"):
+            is_default = self.work.task_timeout == Work().task_timeout
+            require(is_default, "needs workers on Ray; give --workers, or leave the key out")
 
     def plain(self) -> dict[str, Any]:
         """Return plain values from which `space_of`, or `parse_space` on their YAML, makes this space again.

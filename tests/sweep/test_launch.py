@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep import launch as launching
@@ -57,6 +58,12 @@ def test_a_sweep_that_is_refused_after_its_folder_was_locked_leaves_no_folder(tm
     with pytest.raises(InputError, match="a prompt does not fit"):
         launch(small_space(), options, command="tune", words=[])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_time_limit_of_tasks_is_refused_where_nothing_can_end_a_task(tmp_path):
+    grid = parse_space("grid: [{method: [tpt]}]\nwork: {baselines: [], task_timeout: 5}", "mine.yaml")
+    with pytest.raises(InputError, match=r"work\.task_timeout: needs workers on Ray; give --workers"):
+        launch(grid, Options(root=tmp_path / "new"), command="evaluate", words=[], in_process=True)
 
 
 def test_a_sweep_that_is_refused_leaves_no_folder(tmp_path):
