@@ -34,6 +34,8 @@ def find_folder(word: str) -> Path:
             return path
     names = [path.name for path in sweeps_below(SWEEPS)]
     names += [path.parent.name for path in REPRODUCTIONS.glob(f"*/{REPRODUCTION_FILE}")]
+    if "/" in word and not os.path.lexists(user_path(word)):
+        raise InputError(f"{word}: does not exist; `show` lists the sweeps")
     if _is_path(word) or not names:
         raise InputError(
             f"{word}: neither a sweep (it has no {SWEEP_FILE}), nor a reproduction (no {REPRODUCTION_FILE}), nor a "

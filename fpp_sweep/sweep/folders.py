@@ -68,6 +68,8 @@ def _new_folder(root: Path, name: str) -> SweepFolder:
             path.mkdir(parents=True)  # another command that is refused may remove an empty root at any time
         except FileExistsError:
             second += timedelta(seconds=1)
+        except OSError as error:
+            raise InputError(f"--out {root}: {error.strerror}; name a folder that can be written") from error
         else:
             return SweepFolder(path)
 

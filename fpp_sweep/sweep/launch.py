@@ -53,6 +53,7 @@ def launch(
     a failure of the machine, the command that resumes the sweep is printed, and this process exits.
     """
     options = replace(options, command=command_line(command, words))
+    check_before_launch(space, options, in_process=in_process)
     with reserved_folder(space, options) as folder:
         options = replace(options, root=folder.path.parent, name=folder.path.name)
         try:
@@ -84,6 +85,16 @@ def print_dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) ->
     from fpp_sweep.sweep.estimate import dry_run  # loads torch
 
     print(dry_run(spaces, worker_counts))
+
+
+def check_before_launch(space: Space, options: Options, *, in_process: bool) -> None:
+    """Raise InputError for what cannot be used, before the sweep has a folder and a page is announced."""
+    from fpp_sweep.sweep import preflight  # start-up time of --help
+
+    if in_process:
+        preflight.check_before_local_start(space, options)
+    else:
+        preflight.check_before_ray_start(space, options)
 
 
 def run_on_ray(space: Space, options: Options) -> Sweep:

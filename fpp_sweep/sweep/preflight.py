@@ -14,7 +14,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notify import command_words
 from fpp_sweep.sweep.plan import require_measured, sources_of, splits_of_space
 from fpp_sweep.sweep.worker_spec import require_kind_of_device, require_precisions, require_writable_cache
-from fpp_sweep.tracking.stores import uri_of_new_sweep
+from fpp_sweep.tracking.stores import check_address, uri_of_new_sweep
 from fpp_sweep.trial.templates import texts_by_class
 from fpp_sweep.workers.addresses import require_reachable
 
@@ -45,7 +45,7 @@ def check_before_ray_start(space: Space, options: Options) -> None:
     """Raise InputError if something cannot be used, or names a device that workers on Ray cannot choose."""
     require_kind_of_device(space.work)
     if not options.resume:
-        uri_of_new_sweep(options.tracking_uri or space.work.tracking_uri)  # before the sweep has a folder
+        check_address(uri_of_new_sweep(options.tracking_uri or space.work.tracking_uri))  # before it has a folder
     check_before_start(space, options)
 
 

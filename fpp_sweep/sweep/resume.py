@@ -19,6 +19,8 @@ from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.messages import stage
 from fpp_sweep.sweep.api import Options
 
+MAX_SHOWN = 3  # differences between two spaces; another space has dozens
+
 
 def load_for_resume(space: Space, options: Options, folder: SweepFolder) -> SweepInfo:
     """Return the record of a sweep that is to be resumed; raise InputError for a damaged file of its folder."""
@@ -50,7 +52,9 @@ def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepF
     else:
         changes = space_of(info.space, str(folder.info_file)).difference(space)
     if changes:
-        changed = "; ".join(changes)
+        changed = "; ".join(changes[:MAX_SHOWN])
+        if len(changes) > MAX_SHOWN:
+            changed += f"; and {len(changes) - MAX_SHOWN} more"
         raise InputError(
             f"{folder.path.name} cannot be resumed, its space has changed: {changed}; begin another with --name"
         )

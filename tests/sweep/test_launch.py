@@ -4,9 +4,12 @@ import shutil
 
 import pytest
 
+from fpp_sweep import evaluate
+from fpp_sweep.cli.command import run
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.space.reading import parse_space
+from fpp_sweep.space.reading import load_space, parse_space
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep import launch as launching
 from fpp_sweep.sweep.api import Options
@@ -71,3 +74,35 @@ def test_a_sweep_that_is_refused_leaves_no_folder(tmp_path):
     with pytest.raises(InputError, match="sampler gp needs workers on Ray"):
         launch(small_space(), options, command="evaluate", words=[], in_process=True)
     assert list(tmp_path.iterdir()) == []
+
+
+REFUSED = {
+    "an unsupported model": ["--model", "coca_ViT-B-32/laion2b_s13b_b90k"],
+    "an unknown model": ["--model", "ViT-B-77/openai"],
+    "a store that does not answer": ["--tracking-uri", "http://127.0.0.1:9", "--workers", "1"],
+    "a cluster that does not answer": ["--address", "127.0.0.1:9"],
+    "missing datasets": ["--data-root", "/nowhere", "--datasets", "dtd"],
+    "a folder that cannot be made": ["--out", "/proc/x"],
+    "a broken dataset file": ["--dataset-file", "sets.yaml", "--datasets", "mine"],
+}
+
+
+@pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
+def test_wrong_input_is_refused_before_a_page_is_announced_and_a_folder_made(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sets.yaml").write_text("mine: {layout: folders\n")
+    with pytest.raises(SystemExit) as end:
+        run(lambda: evaluate.main([*words, "--limit", "5"]))
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert "unicode string" not in line
+    assert [path.name for path in tmp_path.iterdir()] == ["sets.yaml"]
+
+
+def test_a_resume_with_another_space_names_a_few_differences(tmp_path):
+    folder = SweepFolder(tmp_path / "mine")
+    folder.write_info(sweep_info(name="mine", state="interrupted", space=small_space().plain(), engine=ENGINE_NAME))
+    with pytest.raises(InputError, match=r"its space has changed: .*; and \d+ more; begin another") as refused:
+        announce(load_space("perturb"), Options(root=tmp_path, name="mine", resume=True), folder)
+    assert len(str(refused.value)) < 500

@@ -107,6 +107,9 @@ def _yaml_error(problem: str, marked: Any) -> yaml.YAMLError:
 def _parse(path: Path, text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise InputError(f"{path}:{line}: not valid YAML: {error.problem}; correct it") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid YAML: {message_in_one_line(error)}") from error
 

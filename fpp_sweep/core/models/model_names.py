@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.spec.errors import InputError, similar_names, unknown
 from fpp_sweep.spec.files import user_path
@@ -26,6 +28,16 @@ if TYPE_CHECKING:
     from fpp_sweep.core.text.tower import Activation
 
 EMBEDDED = "tiny"
+EOT, VOCABULARY = 49407, 49408  # of CLIP's tokenizer
+DEFAULT_EOS_ID = 2  # of open_clip
+
+# settings of an open_clip config that may have any value
+_ANY_VALUE = {
+    "model": {"embed_dim", "vision_cfg", "text_cfg", "custom_text", "quick_gelu", "init_logit_scale"},
+    "text_cfg": {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "pad_id", "eos_id"},
+}
+# values that other settings may have, besides those that turn them off
+_SUPPORTED_VALUES = {"pool_type": ("argmax", "eos"), "proj_type": ("linear",)}
 QUICK_SUFFIX = "-quickgelu"  # open_clip's names for its architectures with OpenAI's activation
 ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "quickgelu": "quick_gelu"}  # by the user's word
 
@@ -79,6 +91,39 @@ def require_model(model_name: str) -> None:
         raise InputError(f"model {model_name!r}: {spec.path} is not a file; give the path of a checkpoint")
     if spec.tag is not None:
         require_tag(spec.architecture, spec.tag)
+    folder = _open_clip_folder()
+    if folder is not None and spec.architecture != EMBEDDED:
+        file = folder / "model_configs" / f"{spec.architecture}.json"
+        require_supported(spec.architecture, json.loads(file.read_text(encoding="utf-8")))
+
+
+def require_supported(name: str, config: Mapping[str, Any]) -> None:
+    """Refuse text towers that differ from CLIP's: causal, pooled at EOT, projected without bias, CLIP's tokenizer."""
+    text = config["text_cfg"]
+    unsupported = [*_unsupported_settings("model", config), *_unsupported_settings("text_cfg", text)]
+    if config["vision_cfg"].get("output_tokens"):
+        unsupported.append("vision_cfg.output_tokens=True")
+    if text.get("pool_type") == "eos" and text.get("eos_id", DEFAULT_EOS_ID) != EOT:
+        unsupported.append(f"text_cfg.eos_id={text.get('eos_id', DEFAULT_EOS_ID)}, where CLIP's EOT is {EOT}")
+    if text.get("vocab_size", VOCABULARY) != VOCABULARY:
+        unsupported.append(f"text_cfg.vocab_size={text['vocab_size']}, where CLIP has {VOCABULARY}")
+    if unsupported:
+        raise InputError(f"model {name!r} is not supported, its text tower is not CLIP's: {'; '.join(unsupported)}")
+
+
+def _unsupported_settings(section: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield `key=value` of settings that change what a tower computes."""
+    prefix = ""
+    if section != "model":
+        prefix = f"{section}."
+    for key, value in settings.items():
+        is_off = not value
+        if is_off or key in _ANY_VALUE[section] or value in _SUPPORTED_VALUES.get(key, ()):
+            continue
+        shown = value
+        if isinstance(value, dict):
+            shown = "..."
+        yield f"{prefix}{key}={shown}"
 
 
 def require_tag(name: str, tag: str) -> None:

@@ -35,6 +35,7 @@ from fpp_sweep.core.models.model_names import (
     QUICK_SUFFIX,
     ModelSpec,
     architectures,
+    require_supported,
     require_tag,
     tags_of,
 )
@@ -44,16 +45,6 @@ from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.tiny import model as tiny
 
 IMAGE_SIZE = 224  # open_clip's default
-EOS_ID = 2  # open_clip's default
-
-# settings of an open_clip config that may have any value
-_ANY_VALUE = {
-    "model": {"embed_dim", "vision_cfg", "text_cfg", "custom_text", "quick_gelu", "init_logit_scale"},
-    "text_cfg": {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "pad_id", "eos_id"},
-}
-# values that other settings may have, besides those that turn them off
-_SUPPORTED_VALUES = {"pool_type": ("argmax", "eos"), "proj_type": ("linear",)}
-
 # settings of a tag, with CLIP's values
 _CLIPS_PREPROCESSING: dict[str, Any] = {
     "mean": OPENAI_DATASET_MEAN,
@@ -85,7 +76,7 @@ def load_open_clip(model_name: str, spec: ModelSpec, device: str) -> Clip:
     """Load an architecture of open_clip with its published weights or those of a file."""
     config: dict[str, Any] = get_model_config(spec.architecture)
     tokenizer = BpeTokenizer()
-    _require_supported(spec.architecture, config, tokenizer)
+    require_supported(spec.architecture, config)
     requested = _requested_activation(model_name, spec, config)
     if spec.path is not None:
         preprocess = _preprocess(spec.architecture, _shared_recipe(spec.architecture), config)
@@ -109,39 +100,6 @@ def load_open_clip(model_name: str, spec: ModelSpec, device: str) -> Clip:
         embedding_scale=1.0,
         device=device,
     )
-
-
-# --- which architectures are supported
-
-
-def _require_supported(name: str, config: Mapping[str, Any], tokenizer: BpeTokenizer) -> None:
-    """Refuse text towers that differ from CLIP's: causal, pooled at EOT, projected without bias, CLIP's tokenizer."""
-    text = config["text_cfg"]
-    unsupported = [*_unsupported_settings("model", config), *_unsupported_settings("text_cfg", text)]
-    if config["vision_cfg"].get("output_tokens"):
-        unsupported.append("vision_cfg.output_tokens=True")
-    eos_id = text.get("eos_id", EOS_ID)
-    if text.get("pool_type") == "eos" and eos_id != tokenizer.eot:
-        unsupported.append(f"text_cfg.eos_id={eos_id}, where CLIP's EOT is {tokenizer.eot}")
-    if text.get("vocab_size", tokenizer.vocabulary) != tokenizer.vocabulary:
-        unsupported.append(f"text_cfg.vocab_size={text['vocab_size']}, where CLIP has {tokenizer.vocabulary}")
-    if unsupported:
-        raise InputError(f"model {name!r} is not supported, its text tower is not CLIP's: {'; '.join(unsupported)}")
-
-
-def _unsupported_settings(section: str, settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield `key=value` of settings that change what a tower computes."""
-    prefix = ""
-    if section != "model":
-        prefix = f"{section}."
-    for key, value in settings.items():
-        is_off = not value
-        if is_off or key in _ANY_VALUE[section] or value in _SUPPORTED_VALUES.get(key, ()):
-            continue
-        shown = value
-        if isinstance(value, dict):
-            shown = "..."
-        yield f"{prefix}{key}={shown}"
 
 
 def _preprocess(model: str, recipe: Mapping[str, Any], config: Mapping[str, Any]) -> Preprocess:
