@@ -49,7 +49,7 @@ def test_there_are_eleven_commands_and_each_has_a_module_with_its_name():
         "cache",
     ]
     at_the_top = {path.stem for path in (ROOT / "fpp_sweep").glob("[a-z]*.py")} | {"reproduce"}
-    assert at_the_top == {*console.COMMANDS}
+    assert at_the_top == {*console.COMMANDS, "testing"}  # testing: checks for the tests of plugins
 
 
 def test_the_typed_words_are_the_process_arguments_unless_main_was_given_words(monkeypatch):

@@ -349,7 +349,7 @@ class BrokenMethods:
     class CountsCalls(ZeroShot):
         """the same call gives other bits"""
 
-        calls: ClassVar = []
+        calls: ClassVar[list[int]] = []
 
         def predict(self, model, state, views):
             self.calls.append(1)

@@ -144,7 +144,8 @@ def naive_aece(labels: Labels, probabilities: Probabilities) -> float:
 def naive_aurc(labels: Labels, probabilities: Probabilities) -> float:
     """Return the mean risk over coverages; of equal confidences, each order is as likely."""
     pairs = top_pairs(labels, probabilities)
-    errors, risks = 0.0, []
+    errors = 0.0
+    risks: list[float] = []
     for confidence in sorted({confidence for confidence, _ in pairs}, reverse=True):
         tied = [not hit for other, hit in pairs if other == confidence]
         for _ in tied:
