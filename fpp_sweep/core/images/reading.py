@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
+from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -147,8 +149,20 @@ class ImageLoader:
             multiprocessing_context="spawn" if has_processes else None,
             persistent_workers=has_processes,
             pin_memory=has_processes and self._pin,
+            worker_init_fn=_silence_lost_parent,
             generator=torch.Generator(),  # the default would draw a seed from the global stream
         )
+
+
+def _silence_lost_parent(_: int) -> None:
+    """Print no traceback in a process whose parent ends, as Ctrl-C makes it, while they exchange views."""
+    print_traceback = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, EOFError | ConnectionError):
+            print_traceback(kind, error, trace)
+
+    sys.excepthook = excepthook
 
 
 def _begin(loader: DataLoader[ReadResult], processes: int) -> Iterator[ReadResult]:
