@@ -103,7 +103,7 @@ class LightActor:
         self._sleep = asyncio.sleep
         self._for_ever = asyncio.Event()
 
-    async def wait_until_draining(self) -> None:
+    async def wait_for_ever(self) -> None:
         await self._for_ever.wait()
 
     async def model_info(self) -> ModelInfo:
@@ -161,7 +161,6 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
     import ray
 
     from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor
-    from fpp_sweep.workers.assignment import Unavailable
     from fpp_sweep.workers.needs import WorkerNeeds
 
     processes, logs = min(workers, args.processes), tasks.with_name("logs")
@@ -178,12 +177,11 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
         async def _start_light(self) -> Any:
             host = self._hosts[self._started % processes]
             self._started += 1
-            return LightWorker(host, await host.model_info.remote(), self._needs, logs)
+            return LightWorker(host, await host.model_info.remote(), logs)
 
     class LightWorker(RayWorker):
-        async def wait_until_unavailable(self) -> Unavailable:
-            await self.actor.wait_until_draining.remote()
-            return "dead"
+        async def wait_until_dead(self) -> None:
+            await self.actor.wait_for_ever.remote()
 
         def kill(self) -> None:
             """Do nothing: other workers share the process."""
@@ -304,7 +302,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
             process_log.sample(args.trials)
             spent = {role: seconds - before[role] for role, seconds in process_log.cpu().items()}
             closing = time.monotonic()
-            sweep.close()
+            sweep.end("finished")
             closing = time.monotonic() - closing
     require_all_done(folder, args, status.counts.done)
     print_costs(args, workers, wall, spent, status, process_log)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.space.reading import load_space
+from fpp_sweep.sweep.resume_command import RESUMES_LEFT
 from tests.kit.disks import mounted
 from tests.kit.processes import (
     assert_same_as_in_one_process,
@@ -65,36 +66,40 @@ def assert_reported(driver, out, err, complaint):
     assert driver.returncode == 1, out + err
     assert not out
     assert "Traceback" not in err
-    last = err.splitlines()[-1]
-    assert last.startswith("error: ")
-    assert complaint in last
-    assert "--resume" in last
+    error, title, command = err.splitlines()[-3:]
+    assert error.startswith("error: ")
+    assert complaint in error
+    assert title == "stopped; to continue:"
+    assert "--resume" in command
     assert err.count("error: ") == 1
 
 
-def test_killed_processes_of_scheduler_and_trials_cost_time_and_no_result(tmp_path):
-    count = 12
+RAYLET, GCS = "/raylet ", "/gcs_server "
+
+
+@pytest.mark.parametrize("victims", [(SCHEDULER, TRIAL), (RAYLET, WORKER), (GCS,)], ids=["scheduler", "raylet", "gcs"])
+def test_a_sweep_resumes_itself_after_a_lost_session_and_loses_no_result(tmp_path, victims):
+    count = 6
     with killed_at_end(start_tune(tmp_path, "--trials", str(count))) as driver:
         wait_for(lambda: complete_records(tmp_path))
-        for name in (SCHEDULER, TRIAL, SCHEDULER):
-            before, workers = len(complete_records(tmp_path)), child_pids(driver, WORKER)
-            kill_child(driver, name)
-            if name == SCHEDULER:
-                wait_for(
-                    lambda workers=workers: all(is_gone(pid) for pid in workers)
-                )  # workers that live on would occupy a device
-            wait_for(lambda before=before: len(complete_records(tmp_path)) > before)
+        before = {path.name: path.read_text() for path in complete_records(tmp_path)}
+        processes = descendants(driver.pid)
+        for victim in victims:
+            os.kill(next(pid for pid, line in processes.items() if victim in line), signal.SIGKILL)
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
-    assert err.count("note: the scheduler died and was restarted") == 2
+    assert err.count("; the sweep resumes itself") == 1
     assert "Traceback" not in err
     assert "(raylet)" not in out
     sweep = only_sweep(tmp_path)
     assert [record.state for record in sweep.trials()] == ["complete"] * (1 + count)
     assert {record.attempt for record in sweep.trials()} <= {1, 2}
-    assert sweep.info().work.model_loads == 3
-    assert sweep.info().work.tasks > count  # the sum over all schedulers
+    for name, text in before.items():
+        assert sweep.trial(name.removesuffix(".json")).attempt == 1
+        assert (sweep.path / "trials" / name).read_text() == text
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
+    assert count_runs(tmp_path) == {"FINISHED": 2 + count}
+    wait_for(lambda: all(is_gone(pid) for pid in processes))
 
 
 @pytest.fixture
@@ -104,34 +109,21 @@ def short_folder():
         yield Path(folder)
 
 
-@pytest.mark.parametrize("victim", ["raylet", "gcs_server", SCHEDULER])
-def test_the_death_of_an_irreplaceable_process_interrupts_the_sweep(tmp_path, victim, monkeypatch, short_folder):
-    monkeypatch.setenv("TMPDIR", str(short_folder))
+def test_a_session_that_is_lost_a_fourth_time_interrupts_the_sweep(tmp_path, monkeypatch, short_folder):
+    monkeypatch.setenv("RAY_TMPDIR", str(short_folder))
+    monkeypatch.setenv(RESUMES_LEFT, "0")
     with killed_at_end(start_tune(tmp_path, "--trials", "1000")) as driver:
         wait_for(lambda: complete_records(tmp_path))
-        processes = descendants(driver.pid)
-        if victim == SCHEDULER:
-            for _ in range(3):
-                kill_child(driver, victim)
-                wait_for(lambda: child_pids(driver, victim))
-                processes |= descendants(driver.pid)
-        kill_child(driver, victim if victim == SCHEDULER else f"/{victim} ")
+        kill_child(driver, SCHEDULER)
         out, err = driver.communicate(timeout=LONG)
-    assert_reported(driver, out, err, "scheduler" if victim == SCHEDULER else f"Ray's {victim} ")
-    wait_for(lambda: all(is_gone(pid) for pid in processes))
-    assert not [*short_folder.glob("ray-*"), *short_folder.glob("fpp_sweep-*")]
+    assert_reported(driver, out, err, "the scheduler died")
+    assert list(short_folder.iterdir()) == []
     sweep = only_sweep(tmp_path)
     before = {record.name: record for record in sweep.trials()}
     assert sweep.info().state == "interrupted"
     assert {record.state for record in before.values()} <= {"complete", "interrupted", "waiting"}
     assert count_runs(tmp_path)["KILLED"] >= 1
     assert "RUNNING" not in count_runs(tmp_path)
-    count = sum(record.kind == "trial" for record in before.values()) + 1
-    resume(tmp_path, "--trials", str(count))
-    after = {record.name: record for record in sweep.trials()}
-    assert [record.state for record in after.values()] == ["complete"] * (1 + count)
-    assert all(after[name].values == record.values for name, record in before.items() if record.state == "complete")
-    assert count_runs(tmp_path) == {"FINISHED": 2 + count}
 
 
 def fill_disk(disk):

@@ -18,7 +18,6 @@ from fpp_sweep.checks.probes import Readings, has_failed
 from fpp_sweep.checks.versions import LIBRARIES, allowed_versions
 from fpp_sweep.core.images.cache import readable_size
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.workers.token import OTHER_USERS
 
 State = Literal["ok", "note", "wrong"]
 
@@ -189,7 +188,7 @@ def check_session_token(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
 
 def _is_private(mode: str) -> bool:
     """Return whether a token in the environment, or in a file of this mode, is its owner's alone."""
-    return mode == "environment" or not int(mode, base=8) & OTHER_USERS
+    return mode == "environment" or not int(mode, base=8) & 0o077
 
 
 def check_gpus(value: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> Verdict:

@@ -22,7 +22,6 @@ from fpp_sweep.spec.errors import message_in_one_line
 from fpp_sweep.spec.files import existing_part
 from fpp_sweep.spec.memory import memory
 from fpp_sweep.spec.specs import WorkerSpec
-from fpp_sweep.workers import token
 
 Readings = dict[str, Any]  # by subject; where a probe fails, the reading is {"failed": the reason}
 SAMPLE_BYTES = 4 * 2**20  # written to a disk to see whether and how fast it takes them
@@ -123,7 +122,7 @@ def clock_behind_files() -> float:
 
 def token_mode() -> str:
     """Return where Ray's token is kept: `environment`, or the mode of its file; `none` if Ray asks for no token."""
-    if not token.is_required():
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         return "none"
     return _kept_token_mode()
 
@@ -131,20 +130,28 @@ def token_mode() -> str:
 def session_token() -> dict[str, Any]:
     """Return how the token of a session on this machine is kept: see `token_mode`; `new` if a sweep creates it.
 
-    A token in Ray's default file is made private when a session starts.
+    The folder of Ray's default file is closed for other users when a session starts.
     """
-    reading = {"mode": "new", "is_made_private": not token.is_named(), "file": str(token.token_file())}
-    if os.environ.get("RAY_AUTH_MODE") and not token.is_required():
+    file = _token_file()
+    is_named = bool({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys())
+    reading = {"mode": "new", "is_made_private": not is_named, "file": str(file)}
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         reading["mode"] = "none"
-    elif token.is_named() or (token.default_file().exists() and token.default_file().stat().st_size):
+    elif not is_named and file.exists() and not file.parent.stat().st_mode & 0o077:
+        reading["mode"] = "0600"
+    elif is_named or (file.exists() and file.stat().st_size):
         reading["mode"] = _kept_token_mode()
     return reading
+
+
+def _token_file() -> Path:
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
 
 
 def _kept_token_mode() -> str:
     if os.environ.get("RAY_AUTH_TOKEN"):
         return "environment"
-    file = token.token_file()
+    file = _token_file()
     if not file.read_text().strip():
         raise ValueError(f"{file}: is empty, but Ray reads its token from it")
     return f"{file.stat().st_mode & 0o777:04o}"
@@ -152,7 +159,7 @@ def _kept_token_mode() -> str:
 
 def token_digest(key: str) -> str:
     """Return a digest of Ray's token, made with a key that is used once: it tells no more than equality."""
-    text = os.environ.get("RAY_AUTH_TOKEN") or token.token_file().read_text().strip()
+    text = os.environ.get("RAY_AUTH_TOKEN") or _token_file().read_text().strip()
     return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()[:12]
 
 

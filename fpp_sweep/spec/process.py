@@ -112,6 +112,12 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def let_sigterm_interrupt() -> None:
+    """Let SIGTERM interrupt the main thread once more, in the block of `terminable`."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
+
+
 @contextmanager
 def interrupts_wait(message: str) -> Iterator[None]:
     """Let Ctrl-C and SIGTERM wait for the end of the block, and print the message; a second Ctrl-C does not wait.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -16,12 +17,16 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.plugins import loaded
 from fpp_sweep.spec.specs import PluginFile
+from fpp_sweep.sweep.resume_command import RESUMES_LEFT
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-untyped]
     from plotly.graph_objects import Figure  # type: ignore[import-untyped]
 
     from fpp_sweep.records.answer import SweepStatistics
+
+
+MAX_RESUMES = 3
 
 
 class InterruptedSweep(KeyboardInterrupt):
@@ -47,6 +52,8 @@ class Options:
     command: str = ""  # the command line, for the record
     plugins: tuple[PluginFile, ...] = field(default_factory=loaded)  # default: all that this process has loaded
     group: str = ""  # id of the reproduction that the sweep belongs to
+    # how often the driver may resume its own sweep after its Ray session was lost
+    resumes_left: int = field(default_factory=lambda: int(os.environ.get(RESUMES_LEFT, MAX_RESUMES)))
 
     @property
     def on_cluster(self) -> bool:

@@ -11,11 +11,11 @@ import signal
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.messages import stage
+from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.display import Display
 from fpp_sweep.sweep.live_status import live_status
@@ -23,10 +23,10 @@ from fpp_sweep.sweep.notify import notify
 from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.recording import EndState, SweepRecorder, end_state
 from fpp_sweep.sweep.reporter import Reporter
+from fpp_sweep.sweep.resume_command import print_next_command, resume_in_new_process
 from fpp_sweep.sweep.searching import new_searcher, run_search
 from fpp_sweep.tracking.delivery import DeliveryThread, print_later_delivery
-from fpp_sweep.workers.session import kill_session
-from fpp_sweep.workers.session_folders import TUNE_PREFIX, new_folder
+from fpp_sweep.workers.ray_session import end_services
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
 
 # seconds that the end of a sweep waits for MLflow
@@ -45,46 +45,33 @@ class SweepDriver:
         self.display = Display(sys.stderr, objectives=space.objectives)
         self.mlflow = DeliveryThread(folder, uri, on_error=self.display.event)
         self.reporter = Reporter(folder, self.mlflow)
-        self.poller = StatusPoller(
-            opened.pool, on_status=self._show_status, on_restart=self._note_restart, on_stuck=self._leave
-        )
+        self.poller = StatusPoller(opened.pool, on_status=self._show_status, on_stuck=self._leave)
         listeners = (self.reporter, self.recorder, self.display)
         self.searcher = new_searcher(space, folder, opened, self.poller, listeners)
 
     def run(self) -> None:
         """Search to the end, or until an interrupt or an error; record the end, report and deliver in any case."""
+        state: EndState = "interrupted"
         try:
             self.search()
+            state = end_state(self.folder.trials())
         except BaseException:
-            self._record_interruption()
-            if self.poller.failure:  # the user did not interrupt: the poller did, because the scheduler is gone
+            self.poller.poll()
+            if self.poller.failure:  # the cause of this error, or of the interrupt, which the poller has sent
                 raise self.poller.failure from None
             raise
         finally:
-            self.close()
+            self.end(state)
 
     def search(self) -> None:
-        """Run all trials, and record how the sweep ended."""
+        """Run all trials, and record why the search ended."""
         self.searcher.prepare_jobs()
         self.mlflow.start()
         self.reporter.start()
         self.poller.start()
-        with new_folder(TUNE_PREFIX, gettempdir()) as tune_folder:
+        with TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as tune_folder:
             run_search(self.searcher, self.space, self.folder, self.opened, self.options, tune_folder)
         self.recorder.record_outcome(self.searcher)
-        self._record_end(end_state(self.folder.trials()))
-
-    def _record_interruption(self) -> None:
-        self.delivery_timeout = INTERRUPTED_DELIVERY_TIMEOUT
-        with suppress(KeyboardInterrupt):  # the poller may interrupt as well
-            self.poller.close()
-        self.recorder.record_interrupted_trials()
-        with suppress(OSError):  # the disk may be full, which may be the reason for the interruption
-            self._record_end("interrupted")
-
-    def _record_end(self, state: EndState) -> None:
-        self.poller.poll()  # for the last counts of the workers
-        self.recorder.record_end(state, self.poller.status)
 
     # ------------------------------------------------------------ called by the poller
 
@@ -92,10 +79,22 @@ class SweepDriver:
         info = replace(self.folder.info(), spent=self.recorder.spent_before)
         self.display.update(live_status(self.searcher, scheduler, info, seconds=self.recorder.seconds()))
 
-    def _note_restart(self) -> None:
-        self.display.event("note: the scheduler died and was restarted; it continues from the results on disk")
-
     # ------------------------------------------------------------ the end
+
+    def end(self, state: EndState) -> None:
+        """Record the state in which the sweep ends, notify the user, write the report, and deliver to MLflow."""
+        if state == "interrupted":
+            self.delivery_timeout = INTERRUPTED_DELIVERY_TIMEOUT
+        with suppress(KeyboardInterrupt):  # the poller may interrupt as well
+            self.poller.close()
+        self.poller.poll()  # for the last counts of the workers
+        try:
+            self.recorder.record_end(state, self.poller.status)
+        except OSError:  # the disk may be full, which may be the reason for the interruption
+            if state != "interrupted":
+                raise
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Write the report and deliver to MLflow; a second Ctrl-C skips the report, and a third one everything."""
@@ -128,9 +127,16 @@ class SweepDriver:
             print_later_delivery(self.folder, self.uri, problem)
 
     def _leave(self) -> None:
-        """End the process from the poller's thread: Ray blocks the main thread for a minute once its head is lost."""
-        self._record_interruption()
-        self.close()
-        print(f"error: {self.poller.failure}", file=sys.stderr, flush=True)
-        kill_session()
+        """End this process from the poller's thread; a command resumes its sweep in a new process.
+
+        Without its GCS, Ray blocks the main thread, and ends the process after a minute.
+        """
+        self.end("interrupted")
+        end_services()
+        if self.options.command and self.options.resumes_left:
+            note(f"{self.poller.failure}; the sweep resumes itself")
+            resume_in_new_process(self.folder, self.options.resumes_left - 1)
+        print(f"error: {self.poller.failure}", file=sys.stderr)
+        print_next_command(self.folder, "", (), "stopped")
+        sys.stderr.flush()
         os._exit(1)  # `sys.exit` would end this thread only

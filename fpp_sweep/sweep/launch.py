@@ -12,7 +12,7 @@ from functools import partial
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, MachineError
-from fpp_sweep.spec.messages import command_line
+from fpp_sweep.spec.messages import command_line, printable
 from fpp_sweep.spec.progress import Screen
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import reserved_folder
@@ -60,9 +60,10 @@ def launch(
             announce(space, options, folder)
             run_sweep = run_in_process if in_process else run_on_ray
             sweep = run_sweep(space, options)
-        except MachineError:  # no summary is printed: the disk may be what failed
+        except MachineError as error:  # no summary is printed: the disk may be what failed
+            print(f"error: {printable(error)}", file=sys.stderr)
             print_next_command(folder, command, words, "stopped")
-            raise
+            sys.exit(1)
         except KeyboardInterrupt:
             if folder.info_file.is_file():
                 with suppress(KeyboardInterrupt):  # another Ctrl-C skips the summary

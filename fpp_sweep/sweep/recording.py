@@ -41,6 +41,8 @@ class SweepRecorder:
 
     def record_end(self, state: EndState, scheduler: SchedulerStatus | None = None) -> None:
         """Record the state in which this driver leaves the sweep, with its time and the work of its workers."""
+        if state == "interrupted":
+            self.record_interrupted_trials()
         work = self._work_before
         if scheduler is not None:
             counts = scheduler.counts
@@ -81,7 +83,6 @@ def recording_end(recorder: SweepRecorder) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        recorder.record_interrupted_trials()
         with suppress(OSError, InputError):  # as far as disk and record allow
             recorder.record_end("interrupted")
         _raise_for_command(error, recorder.folder)

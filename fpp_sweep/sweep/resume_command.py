@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -11,6 +13,8 @@ from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.state import is_abandoned
 from fpp_sweep.spec.messages import command_line, runnable, runnable_record
 from fpp_sweep.tracking.stores import DEFAULT_URI, absolute
+
+RESUMES_LEFT = "FPP_SWEEP_RESUMES_LEFT"  # variable that a driver sets for the process in which it resumes its sweep
 
 
 def command_that_continues(folder: SweepFolder, info: SweepInfo) -> str:
@@ -38,6 +42,14 @@ def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
     if info.tracking_uri and info.tracking_uri != absolute(DEFAULT_URI):
         words += ["--tracking-uri", info.tracking_uri]
     return runnable(command_line("evaluate" if info.evaluate_only else "tune", words))
+
+
+def resume_in_new_process(folder: SweepFolder, resumes_left: int) -> None:
+    """Replace this process by one that resumes the sweep."""
+    words = shlex.split(resume_command(folder, folder.info()))
+    sys.stderr.flush()
+    os.environ[RESUMES_LEFT] = str(resumes_left)
+    os.execvp(words[0], words)
 
 
 def print_next_command(folder: SweepFolder, command: str, words: Sequence[str], event: str) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import plugins
-from fpp_sweep.spec.messages import stage
-from fpp_sweep.spec.process import limit_arenas, set_thread_defaults, terminable
+from fpp_sweep.spec.messages import note, stage
+from fpp_sweep.spec.process import let_sigterm_interrupt, limit_arenas, set_thread_defaults, terminable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.opening import OpenedSweep, open_sweep
@@ -19,8 +17,8 @@ from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.recording import recording_interruption
 from fpp_sweep.sweep.resume import undo_if_refused
 from fpp_sweep.sweep.start import Start, begin, ray_start
-from fpp_sweep.sweep.worker_pool import Workers, ray_session, start_workers
-from fpp_sweep.tracking.stores import open_store
+from fpp_sweep.sweep.worker_pool import Workers, sweep_workers
+from fpp_sweep.workers.status import LostSession
 
 if TYPE_CHECKING:
     from fpp_sweep.records.folder import SweepFolder
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
 def run_sweep(space: Space, options: Options | None = None, workers: Workers | None = None) -> Sweep:
     """Run a space to its end, or resume its sweep, and return the sweep.
 
-    Without `workers` the sweep starts its own. Ctrl-C and SIGTERM raise InterruptedSweep after the folder has been put
-    in order; the sweep can be resumed then.
+    Without `workers` the sweep starts its own, and resumes itself from its folder if their Ray session is lost. Ctrl-C
+    and SIGTERM raise InterruptedSweep after the folder has been put in order; the sweep can be resumed then.
 
     >>> from fpp_sweep import load_space
     >>> sweep = run_sweep(load_space("perturb"), Options(name="first"))  # doctest: +SKIP
@@ -45,15 +43,29 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     folder = sweep_folder(space, options)
     set_environment(options)
     with folder.locked(), terminable():
-        start = ray_start(space, options, folder)
-        with undo_if_refused(folder, start.info_before, start.sent) as accept, recording_interruption(folder):
-            begin(folder, start)  # from here on the sweep can be resumed
-            with sweep_workers(start, options, folder, workers) as ready:
-                opened = open_sweep(start.space, folder, ready)
-                driver = new_driver(start, options, folder, opened)
-                accept()  # from here on nothing is undone
-                driver.run()
-    return Sweep(folder, tuple(driver.mlflow.links))
+        while True:
+            try:
+                links = run_once(space, options, folder, workers)
+                return Sweep(folder, links)
+            except LostSession as error:
+                if workers is not None or not options.resumes_left:
+                    raise
+                note(f"{error}; the sweep resumes itself")
+                options = replace(options, resume=True, resumes_left=options.resumes_left - 1)
+                let_sigterm_interrupt()  # again, after the one with which the driver has interrupted itself
+
+
+def run_once(space: Space, options: Options, folder: SweepFolder, workers: Workers | None) -> tuple[str, ...]:
+    """Run or resume a sweep in one Ray session, and return its links to MLflow; raise LostSession if Ray is lost."""
+    start = ray_start(space, options, folder)
+    with undo_if_refused(folder, start.info_before, start.sent) as accept, recording_interruption(folder):
+        begin(folder, start)  # from here on the sweep can be resumed
+        with sweep_workers(start.space, options, folder.tasks, start.tracking_uri, workers) as ready:
+            opened = open_sweep(start.space, folder, ready)
+            driver = new_driver(start, options, folder, opened)
+            accept()  # from here on nothing is undone
+            driver.run()
+    return tuple(driver.mlflow.links)
 
 
 def set_environment(options: Options) -> None:
@@ -61,29 +73,6 @@ def set_environment(options: Options) -> None:
     limit_arenas()
     if options.verbose:
         os.environ["MLFLOW_LOGGING_LEVEL"] = "INFO"
-
-
-@contextmanager
-def sweep_workers(
-    start: Start, options: Options, folder: SweepFolder, shared_workers: Workers | None
-) -> Iterator[Workers]:
-    """Start Ray and workers, unless other sweeps share theirs, and check MLflow's store at the same time."""
-    with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
-        # importing MLflow takes seconds, so its store is checked while Ray starts
-        wait_for_store = threads.submit(open_store, start.tracking_uri).result
-        try:
-            if shared_workers is None:
-                stack.enter_context(ray_session(start.space, options))
-                stage("opening MLflow's store")
-                wait_for_store()  # before the model is loaded
-                workers = start_workers(start.space, options, folder.tasks)
-            else:
-                wait_for_store()
-                workers = shared_workers
-        except KeyboardInterrupt:
-            stage("interrupted; ending what was begun")  # ending waits for MLflow's import
-            raise
-        yield workers
 
 
 def new_driver(start: Start, options: Options, folder: SweepFolder, opened: OpenedSweep) -> SweepDriver:

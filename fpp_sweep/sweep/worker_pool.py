@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.node_checks import check_nodes, shared_environment
 from fpp_sweep.sweep.worker_spec import shared_results_folder, worker_spec
+from fpp_sweep.tracking.stores import open_store
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.workers.needs import Resources, WorkerNeeds, require_room
 from fpp_sweep.workers.session import free_resources, gpus_of_this_machine, machines_of_session, session
@@ -33,6 +35,29 @@ class Workers:
     pool: Pool
     model: ModelInfo
     gpus_per_worker: float
+
+
+@contextmanager
+def sweep_workers(
+    space: Space, options: Options, task_folder: Path, tracking_uri: str, shared_workers: Workers | None
+) -> Iterator[Workers]:
+    """Start Ray and workers, unless other sweeps share theirs, and check MLflow's store at the same time."""
+    with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
+        # importing MLflow takes seconds, so its store is checked while Ray starts
+        wait_for_store = threads.submit(open_store, tracking_uri).result
+        try:
+            if shared_workers is None:
+                stack.enter_context(ray_session(space, options))
+                stage("opening MLflow's store")
+                wait_for_store()  # before the model is loaded
+                workers = start_workers(space, options, task_folder)
+            else:
+                wait_for_store()
+                workers = shared_workers
+        except KeyboardInterrupt:
+            stage("interrupted; ending what was begun")  # ending waits for MLflow's import
+            raise
+        yield workers
 
 
 @contextmanager

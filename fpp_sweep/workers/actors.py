@@ -9,14 +9,14 @@ import asyncio
 import os
 import pickle
 import platform
+import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
@@ -32,24 +32,21 @@ from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import TaskStore, folder_for
 from fpp_sweep.workers.needs import WorkerNeeds
-from fpp_sweep.workers.resources import draining_nodes, require_session, share_of_machine, wait_released, wanted_workers
-from fpp_sweep.workers.scheduler import LostError, PendingRequest, Reply, TaskScheduler
-from fpp_sweep.workers.status import SchedulerStatus
+from fpp_sweep.workers.ray_session import require_session, share_of_machine, wanted_workers
+from fpp_sweep.workers.scheduler import LostError, Reply, TaskScheduler
+from fpp_sweep.workers.status import LostSession, SchedulerStatus
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
-    from fpp_sweep.workers.assignment import Unavailable
 
 MAX_CALLS = 1_000_000  # calls that the scheduler may have open: one for each running trial, and requests for the status
-SCHEDULER_RESTARTS = 3
+BATCH_DELAY = 0.05  # seconds; results that end within this time are one message
 LIVENESS_INTERVAL = 1.0  # seconds between two checks whether the process that should answer is alive
-DRAINING_INTERVAL = 1.0  # seconds between two checks for draining nodes
 CHECK_INTERVAL = 0.05  # seconds between two checks for another worker
 PROGRESS_INTERVAL = 1.0  # seconds between two requests for a worker's progress
 PROGRESS_DELAY = 2.0  # seconds after which the progress of a step is shown
 # threads for other calls; Ray runs tasks one after another in one thread, to which torch's CUDA graphs belong
-CONCURRENCY_GROUPS = {"draining": 1, "progress": 1}
-REQUEST_EXPIRY = 120.0  # seconds; a trial that has not collected results for that long is taken as dead
+CONCURRENCY_GROUPS = {"waiting": 1, "progress": 1}
 
 
 def _returning_failures(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,20 +60,6 @@ def _returning_failures(method: Callable[..., Any]) -> Callable[..., Any]:
             return TaskFailed.of(error)
 
     return call
-
-
-class WorkerLocation(NamedTuple):
-    """The node and the GPUs that Ray has given to a worker's process."""
-
-    node_id: str
-    gpus: tuple[str, ...]
-
-    @property
-    def slot(self) -> str:
-        return " ".join([self.node_id, *self.gpus])
-
-
-UNKNOWN_LOCATION = WorkerLocation(node_id="", gpus=())  # a worker without a Ray actor has it
 
 
 class WorkerActor:
@@ -122,16 +105,14 @@ class WorkerActor:
         print(describe_task(task), flush=True)  # to Ray's log of this process
         return pickle.dumps(self._worker.run(task, *arguments))
 
-    def location(self) -> WorkerLocation:
-        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
-        return WorkerLocation(ray.get_runtime_context().get_node_id(), gpus)
+    def slot(self) -> str:
+        """Return the node and the GPUs that Ray has given to this process."""
+        gpus = [str(gpu) for gpu in ray.get_gpu_ids()]
+        return " ".join([ray.get_runtime_context().get_node_id(), *gpus])
 
-    def wait_until_draining(self) -> bool:
-        """Return when Ray drains this node. The call also ends, with an error, when this process dies."""
-        node = ray.get_runtime_context().get_node_id()
-        while node not in draining_nodes():
-            time.sleep(DRAINING_INTERVAL)
-        return True
+    def wait_for_ever(self) -> None:
+        """Wait until this process dies, at which the call ends with an error."""
+        threading.Event().wait()
 
     def doing(self) -> str:
         """Return the progress of the current step if it takes long; called from another thread."""
@@ -148,21 +129,12 @@ class WorkerActor:
 class RayWorker:
     """A worker's process as the scheduler sees it; see WorkerHandle."""
 
-    def __init__(
-        self,
-        actor: Any,
-        info: ModelInfo,
-        needs: WorkerNeeds,
-        log_folder: Path,
-        location: WorkerLocation = UNKNOWN_LOCATION,
-    ) -> None:
+    def __init__(self, actor: Any, info: ModelInfo, log_folder: Path, slot: str = "") -> None:
         self.actor = actor
         self.info = info
-        self.slot = location.slot
+        self.slot = slot
         self.doing = ""
-        self._node_id = location.node_id
         self._task_began: float | None = None  # `time.monotonic()`; None while the worker is idle
-        self._needs = needs
         self._log_file = log_folder / f"{info.node}-{info.pid}.log"
 
     @classmethod
@@ -181,7 +153,7 @@ class RayWorker:
             if info.retry_elsewhere:
                 raise LostError(info.reason)
             raise info
-        worker = cls(actor, info, needs, log_folder, await _answer(actor.location.remote()))
+        worker = cls(actor, info, log_folder, await _answer(actor.slot.remote()))
         write_line(worker._log_file, f"{info.where} holds {info.name} ({info.digest}) on {info.device}")
         return worker
 
@@ -206,19 +178,14 @@ class RayWorker:
         write_line(self._log_file, f"{label}: {result.worker_seconds:.3f} s")
         return result
 
-    async def wait_until_unavailable(self) -> Unavailable:
+    async def wait_until_dead(self) -> None:
         progress = asyncio.create_task(self._follow_progress())
-        try:
-            await self.actor.wait_until_draining.options(concurrency_group="draining").remote()
-        except Exception:
-            return "dead"
-        else:
-            return "draining"
-        finally:
-            progress.cancel()
+        with suppress(Exception):
+            await self.actor.wait_for_ever.options(concurrency_group="waiting").remote()
+        progress.cancel()
 
     async def _follow_progress(self) -> None:
-        with suppress(Exception):  # the process is dead, which `wait_until_unavailable` reports
+        with suppress(Exception):  # the process is dead, which `wait_until_dead` reports
             while True:
                 self.doing = await self._progress()
                 await asyncio.sleep(PROGRESS_INTERVAL)
@@ -232,9 +199,6 @@ class RayWorker:
     def kill(self) -> None:
         with suppress(Exception):  # the process may be dead
             ray.kill(self.actor)
-
-    async def wait_resources_released(self) -> None:
-        await wait_released(self._node_id, self._needs)
 
 
 def describe_task(task: Task) -> str:
@@ -268,16 +232,10 @@ class SchedulerActor:
             attempts=attempts,
             timeout=timeout,
         )
-        self._code_versions: set[str] = set()  # code and libraries of all workers so far
         self._starting_workers: asyncio.Task[None] | None = None
-        self._requests: dict[str, PendingRequest] = {}
 
     async def _start_worker(self) -> RayWorker:
-        worker = await RayWorker.start(self._spec, self._needs, self._log_folder)
-        self._code_versions.add(worker.info.made_with)
-        if len(self._code_versions) > 1:  # the code has changed since the first start: stop sharing results
-            self._scheduler.store = TaskStore(self._task_folder)
-        return worker
+        return await RayWorker.start(self._spec, self._needs, self._log_folder)
 
     async def open(self) -> ModelInfo | TaskFailed:
         """Start workers and return what the first one holds."""
@@ -335,33 +293,26 @@ class SchedulerActor:
     async def begin(self, keys: TaskKeys, shared_folder: Path | None = None) -> None:
         """Begin a run; see TaskScheduler.begin."""
         self._start_workers()
-        if shared_folder and len(self._code_versions) == 1:
+        if shared_folder:
             self._scheduler.store = TaskStore(self._task_folder, folder_for(shared_folder, keys.model))
         self._scheduler.begin(keys)
 
-    async def resume(self, keys: TaskKeys, shared_folder: Path | None = None) -> None:
-        """Go on with the run of a scheduler that died; only the first of several calls counts."""
-        if self._scheduler.keys is None:
-            await self.begin(keys, shared_folder)
+    async def results(self, pickled: bytes) -> AsyncIterator[bytes]:
+        """Yield the results or failures of a trial's tasks as they end, pickled with the indices of the tasks.
 
-    async def request(self, name: str, tasks: Mapping[int, Task], order: int) -> bool:
-        """Begin a trial's tasks, whose results `collect_since` returns under the request's name.
-
-        Return False if no run has begun: this scheduler has replaced one that died.
+        Results that end within a short time are one message: a message costs some milliseconds.
         """
-        if self._scheduler.keys is None:
-            return False
-        await self._cancel_expired()
-        if name not in self._requests:
-            results = {index: self._reply(task, order) for index, task in tasks.items()}
-            self._requests[name] = PendingRequest(results)
-        return True
-
-    async def _cancel_expired(self) -> None:
-        oldest = time.monotonic() - REQUEST_EXPIRY
-        for name, request in list(self._requests.items()):
-            if request.last_call < oldest:
-                await self.cancel(name)
+        tasks, order = pickle.loads(pickled)
+        running = {asyncio.create_task(self._reply(task, order)): index for index, task in enumerate(tasks)}
+        try:
+            while running:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.sleep(BATCH_DELAY)
+                ended = [reply for reply in running if reply.done()]
+                yield pickle.dumps([(running.pop(reply), reply.result()) for reply in ended])
+        finally:
+            for reply in running:
+                reply.cancel()  # tasks that no other trial waits for leave the queue
 
     async def _reply(self, task: Task, order: int) -> Reply:
         try:
@@ -370,22 +321,6 @@ class SchedulerActor:
             return error
         except Exception as error:
             return TaskFailed.of(error, task.title)
-
-    async def collect_since(self, name: str, taken: int) -> bytes | None:
-        """Return, pickled, what has ended after the first `taken` results of a request; see PendingRequest.
-
-        Return None if the request is unknown: the scheduler was restarted, or the request has expired.
-        """
-        request = self._requests.get(name)
-        if request is None:
-            return None
-        return pickle.dumps(await request.collect_since(taken))
-
-    async def cancel(self, name: str) -> None:
-        """Cancel what is left of a request."""
-        request = self._requests.pop(name, None)
-        if request is not None:
-            request.cancel()
 
     async def status(self) -> SchedulerStatus:
         return self._scheduler.status()
@@ -396,7 +331,6 @@ class Pool:
     """The driver's and the trials' access to the workers: an executor (see trial.Executor) that may be pickled."""
 
     scheduler: Any  # handle of a SchedulerActor
-    keys: TaskKeys | None = None  # keys of the current run, for a scheduler that was restarted
     shared_folder: Path | None = None  # folder of results that all sweeps of this machine share
 
     def open(self) -> ModelInfo:
@@ -411,35 +345,22 @@ class Pool:
 
     def begin(self, keys: TaskKeys) -> None:
         """Begin a run; see TaskScheduler.begin."""
-        self.keys = keys
         self._ask(self.scheduler.begin.remote(keys, self.shared_folder))
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """See trial.Executor."""
-        waiting = dict(enumerate(tasks))
-        name = uuid4().hex
-        taken = 0
+        stream = self.scheduler.results.options(num_returns="streaming").remote(pickle.dumps((tasks, order)))
         try:
-            self._request(name, waiting, order)
-            while waiting:
-                pickled = self._ask(self.scheduler.collect_since.remote(name, taken))
-                if pickled is None:  # request again what is missing; what was done is on disk
-                    taken = 0
-                    self._request(name, waiting, order)
-                    continue
-                for index, reply in pickle.loads(pickled):
-                    taken += 1
-                    yield waiting.pop(index), _value_or_raise(reply)
+            for reference in stream:
+                for index, reply in pickle.loads(ray.get(reference)):
+                    yield tasks[index], _value_or_raise(reply)
+        except RayActorError as error:
+            raise LostSession("the scheduler died") from error
         finally:
-            self.scheduler.cancel.remote(name)
-
-    def _request(self, name: str, waiting: Mapping[int, Task], order: int) -> None:
-        """Request results; a scheduler that was restarted gets the keys of the run first."""
-        while not self._ask(self.scheduler.request.remote(name, waiting, order)):
-            self._ask(self.scheduler.resume.remote(self.keys, self.shared_folder))
+            ray.cancel(stream)
 
     def status(self) -> SchedulerStatus:
-        """Return the status; raise MachineError if the scheduler or Ray's own session is gone for good."""
+        """Return the status; raise LostSession if the scheduler or Ray's own session is gone."""
         require_session()
         return self._ask(self.scheduler.status.remote())  # type: ignore[no-any-return]
 
@@ -452,7 +373,7 @@ class Pool:
             except GetTimeoutError:
                 require_session()
             except RayActorError as error:
-                raise MachineError("the scheduler died too often; go on with --resume") from error
+                raise LostSession("the scheduler died") from error
 
 
 def _value_or_raise(reply: Any) -> Any:
@@ -476,8 +397,7 @@ def start_pool(
     `shared_folder`.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    # Ray restarts a scheduler that died and repeats the calls; the new one finds finished results on disk
-    options = {"num_cpus": 0, "max_concurrency": MAX_CALLS, "max_restarts": SCHEDULER_RESTARTS, "max_task_retries": -1}
+    options = {"num_cpus": 0, "max_concurrency": MAX_CALLS, "max_restarts": 0, "max_task_retries": 0}
     actor: Any = ray.remote(SchedulerActor)
     scheduler = actor.options(scheduling_strategy=here, **options).remote(spec, needs, task_folder, attempts, timeout)
     return Pool(scheduler, shared_folder=shared_folder)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from fpp_sweep.spec.specs import ModelInfo, TaskData
 from fpp_sweep.spec.tasks import Task
@@ -20,14 +20,13 @@ from fpp_sweep.trial.results import TaskFailed, TaskResult
 MAX_SLOT_FAILURES = 3  # tasks in a row that fail on a slot and succeed elsewhere; then the slot gets no more tasks
 
 ImageSet = tuple[object, ...]  # names the image features that a task reads
-Unavailable = Literal["dead", "draining"]  # why a worker takes no more tasks: its machine may be about to leave
 
 
 class WorkerHandle(Protocol):
     """A worker as the scheduler sees it."""
 
     info: ModelInfo
-    slot: str  # machine and GPU; a worker that replaces this one on the same slot would have the same faults
+    slot: str  # machine and GPU; a worker that replaces this one there would have the same faults
     doing: str  # progress of a long step; empty if there is none
 
     async def run(
@@ -36,15 +35,9 @@ class WorkerHandle(Protocol):
         """Compute a task; raise LostError if the worker is gone."""
         ...
 
-    async def wait_until_unavailable(self) -> Unavailable:
-        """Return when the worker can take no more tasks, and why."""
-        ...
+    async def wait_until_dead(self) -> None: ...
 
     def kill(self) -> None: ...
-
-    async def wait_resources_released(self) -> None:
-        """Return when the resources of a killed worker are free for another worker."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +58,6 @@ class PendingTask:
     adapter_key: str = ""
     failure: TaskFailed | None = None  # the first failure that another worker might not have
     failed_slot: str = ""  # slot of that failure
-    witnesses: frozenset[WorkerHandle] = frozenset()  # other workers that were there when it failed
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +65,6 @@ class WorkerState:
     """Bookkeeping for one worker."""
 
     adapters: set[str] = field(default_factory=set)  # keys of adapters that the worker holds or is about to build
-    is_draining: bool = False  # the worker leaves once its task is done
     next_task: asyncio.Future[PendingTask] | None = None  # set while the worker is idle
 
 
@@ -92,18 +83,8 @@ class Assignment:
     def add(self, worker: WorkerHandle) -> None:
         self.workers[worker] = WorkerState()
 
-    def mark_draining(self, worker: WorkerHandle) -> None:
-        """Give the worker no more tasks; a replacement may start while it finishes its task."""
-        if worker in self.workers:
-            self.workers[worker].is_draining = True
-
     def remove(self, worker: WorkerHandle) -> None:
         del self.workers[worker]
-
-    @property
-    def draining_count(self) -> int:
-        """Number of workers that leave once their task is done."""
-        return sum(state.is_draining for state in self.workers.values())
 
     def wait_for_task(self, worker: WorkerHandle) -> asyncio.Future[PendingTask]:
         """Mark the worker as idle and return the future of its next task."""
@@ -120,11 +101,9 @@ class Assignment:
         Only tasks of trials before `before_order` are taken.
         """
         ready = [pending for pending in queue if pending.order < before_order]
-        if not ready:
-            return False
         usable = self._usable_workers()
         idle = [worker for worker in usable if self.workers[worker].next_task is not None]
-        if not idle:
+        if not ready or not idle:
             return False
         holders = self._adapter_holders()
         for worker in idle:
@@ -148,13 +127,12 @@ class Assignment:
             state.adapters.add(pending.adapter_key)
 
     def _usable_workers(self) -> list[WorkerHandle]:
-        """Return the workers that may get tasks."""
-        staying = [worker for worker, state in self.workers.items() if not state.is_draining]
+        """Return the workers that may get tasks: all of them if every slot is faulty."""
         healthy = []
-        for worker in staying:
+        for worker in self.workers:
             if len(self._slot_failures.get(worker.slot, ())) < MAX_SLOT_FAILURES:
                 healthy.append(worker)
-        return healthy or staying
+        return healthy or list(self.workers)
 
     def _adapter_holders(self) -> Holders:
         """Return the workers that hold each adapter, by its key."""
@@ -173,8 +151,9 @@ class Assignment:
         holders: Holders,
     ) -> bool:
         """Return whether an idle worker may take a task, or leaves it to another worker."""
-        if pending.failure is not None:
-            return worker in _retry_workers(pending, usable)
+        if pending.failure is not None:  # on the slot of the failure only if there is no other slot
+            others = [other for other in usable if other.slot != pending.failed_slot]
+            return not others or worker in others
         task_holders = holders.get(pending.adapter_key, ())
         if worker in task_holders:
             return True
@@ -209,7 +188,6 @@ class Assignment:
         """Note a failure that another worker might not have."""
         pending.failure = failure
         pending.failed_slot = worker.slot
-        pending.witnesses = frozenset(self.workers) - {worker}
 
     def notes(self) -> list[str]:
         """Return a line for each slot that gets no more tasks."""
@@ -219,15 +197,3 @@ class Assignment:
             if len(reasons) >= MAX_SLOT_FAILURES:
                 notes.append(f"a machine or GPU gets no more tasks: {problem}; the last failure: {reasons[-1]}")
         return notes
-
-
-def _retry_workers(pending: PendingTask, workers: Sequence[WorkerHandle]) -> Sequence[WorkerHandle]:
-    """Return the workers that may retry a failed task.
-
-    They are on another slot if possible. Workers that were there when the task failed are preferred: a worker that was
-    started since may be the replacement on the faulty machine.
-    """
-    on_other_slots = [worker for worker in workers if worker.slot != pending.failed_slot]
-    candidates = on_other_slots or workers
-    witnesses = [worker for worker in candidates if worker in pending.witnesses]
-    return witnesses or candidates

@@ -2,26 +2,22 @@
 
 A task is identified by its key. A result that is on disk is returned from there, and requests for a task that is being
 computed share its result. A worker that dies, exceeds the time limit, or fails in a way that another worker might not,
-is replaced. Its task is retried elsewhere: after a loss until its attempts are used up, after a failure once. A worker
-on a draining machine leaves when its task is done.
+is replaced. Its task is retried elsewhere: after a loss until its attempts are used up, after a failure once.
 
 Each trial has an `order`: tasks of a lower order begin first. The order also identifies the trial. Of the trials that
 wait for a task when it ends, the first one is charged for the work; for other trials the result counts as cached.
 
 Everything runs in one event loop, without locks. `assignment` decides which worker gets which task; `actors` starts
-workers on Ray and serves the trials' requests (`PendingRequest`). An `asyncio.Task` is never a task in the sense above.
+workers on Ray and serves the trials' requests. An `asyncio.Task` is never a task in the sense above.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
-from uuid import uuid4
 
 from fpp_sweep.spec.errors import MachineError, type_and_message
 from fpp_sweep.spec.keys import TaskKeys
@@ -29,27 +25,19 @@ from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import Store, find_cached
-from fpp_sweep.workers.assignment import Assignment, PendingTask, Unavailable, WorkerHandle
+from fpp_sweep.workers.assignment import Assignment, PendingTask, WorkerHandle
 from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
-from fpp_sweep.workers.thread_calls import ThreadCalls
 
 START_INTERVAL = 1.0  # seconds between two checks for missing workers
 FIRST_WORKER_INTERVAL = 0.05  # seconds between two checks for the first worker
-MAX_FAILED_STARTS = 3  # in a row; then the scheduler gives up, or only notes the failures if other workers work
-MAX_START_DELAY = 30.0  # seconds between two starts that fail while other workers work
-MAX_DOUBLINGS = 5  # five doublings of the first delay exceed the largest one
-BATCH_DELAY = 0.05  # seconds; results that end within this time are returned in one reply
-MAX_REPLY_DELAY = 30.0  # seconds until a reply without results
+MAX_FAILED_STARTS = 3  # in a row; then the scheduler gives up if no worker works
+FAILED_START_DELAY = 30.0  # seconds until the next start after one that failed while other workers work
 
 Reply = TaskResult | TaskFailed | MachineError
 
 
 class LostError(Exception):
     """A worker is dead or cannot be reached."""
-
-
-def _random_name() -> str:
-    return uuid4().hex
 
 
 @dataclass(slots=True, eq=False)
@@ -62,22 +50,15 @@ class TaskScheduler:
     attempts: int  # per task
     timeout: float  # seconds per task
     keys: TaskKeys | None = None  # keys of the current run; set by `begin`
-    _name: str = field(default_factory=_random_name)  # another one after a restart
     _pending: dict[str, PendingTask] = field(default_factory=dict)  # by key
     _lookups: set[PendingTask] = field(default_factory=set)  # tasks whose result is being looked up on disk
     _queue: list[PendingTask] = field(default_factory=list)
     _assignment: Assignment = field(default_factory=Assignment)
-    _reading: ThreadCalls = field(default_factory=ThreadCalls)  # looks results up on disk
-    _writing: ThreadCalls = field(default_factory=ThreadCalls)  # stores results on disk
     _worker_loops: set[asyncio.Task[None]] = field(default_factory=set)  # one for each worker that starts or works
     _fatal: TaskFailed | None = None  # why no task can be computed any more
-    _model_digest: str = ""  # digest of the first worker's model; empty while no worker has ever started
-    _software: tuple[str, ...] = ()  # software of the workers, which all have the same
-    _refusals: list[TaskFailed] = field(default_factory=list)  # refused starts, which wait for the first worker
+    _first_worker: ModelInfo | None = None  # all workers have its weights and software
     _failed_rounds: int = 0  # starts that failed in a row without any worker; simultaneous starts count once
-    _failed_starts: int = 0  # starts that failed in a row while other workers work
-    _last_failed_start: str = ""  # the reason of the last of them
-    _worker_notes: dict[str, None] = field(default_factory=dict)  # notes of all workers so far, each once
+    _failed_start: str = ""  # why the last start failed while other workers work
     _device_kinds: dict[str, None] = field(default_factory=dict)  # kinds of devices of all workers so far
     _counts: WorkCounts = field(default_factory=WorkCounts)
     _running: int = 0  # tasks that workers compute
@@ -100,14 +81,13 @@ class TaskScheduler:
     def status(self) -> SchedulerStatus:
         workers = self.workers
         return SchedulerStatus(
-            scheduler=self._name,
             workers=len(workers),
             pids=tuple(worker.info.pid for worker in workers),
             queued=len(self._queue),
             running=self._running,
             counts=replace(self._counts),
             fatal=self._fatal.reason if self._fatal else None,
-            notes=(*self._assignment.notes(), *self._start_notes(), *self._device_notes()),
+            notes=(*self._assignment.notes(), *self._notes()),
             doing=tuple(worker.doing for worker in workers if worker.doing),
         )
 
@@ -153,7 +133,7 @@ class TaskScheduler:
         task = pending.task
         try:
             assert self.keys is not None, "a run has begun"
-            cached = await self._reading.run(find_cached, self.store, self.keys, task)
+            cached = await asyncio.to_thread(find_cached, self.store, self.keys, task)
             if cached is not None:
                 self._counts.cached += 1
                 self._settle(pending, cached)
@@ -260,110 +240,75 @@ class TaskScheduler:
             except Exception as error:
                 self._fail_all_tasks(TaskFailed(f"cannot determine the number of workers: {_error_text(error)}"))
                 return
-            staying = len(self._worker_loops) - self._assignment.draining_count
-            for _ in range(wanted - staying):
+            for _ in range(wanted - len(self._worker_loops)):
                 worker_loop = asyncio.create_task(self._run_worker(self._failed_rounds))
                 self._worker_loops.add(worker_loop)
                 worker_loop.add_done_callback(self._worker_loops.discard)
-            if self._every_start_was_refused():
-                self._fail_all_tasks(self._refusals[0])
             await asyncio.sleep(START_INTERVAL)
 
-    def _every_start_was_refused(self) -> bool:
-        """Return True if no worker has ever started and no start goes on that may succeed.
-
-        One kind of GPU may be refused and another one not, so the first refusal must not decide.
-        """
-        if self._model_digest or not self._refusals:
-            return False
-        return len(self._refusals) == len(self._worker_loops)
-
     async def _run_worker(self, rounds_before: int) -> None:
-        """Start a worker and give it tasks until it is lost or has to leave.
+        """Start a worker and give it tasks until it is lost.
 
         Workers that start together are one round. All of them get the same `rounds_before`: the number of rounds that
         had failed before.
         """
         try:
             worker = await self.start_worker()
-            self._require_same_weights(worker)
-            self._require_same_software(worker)
+            self._require_same_model(worker)
         except Exception as error:
-            if isinstance(error, TaskFailed) and not self._model_digest:
-                self._refusals.append(error)
-                await self.first_worker()  # or until every start was refused
             if self._fatal:
+                return
+            if isinstance(error, TaskFailed) and self._first_worker is None:  # such as an unknown model
+                self._fail_all_tasks(error)
                 return
             self._counts.lost += 1
             await self._handle_failed_start(_error_text(error), rounds_before)
             return
         self._failed_rounds = 0
-        self._failed_starts = 0
+        self._failed_start = ""
         self._counts.loads += 1
         await self._serve(worker)
-        await worker.wait_resources_released()  # before that a replacement would find no room
 
-    def _require_same_weights(self, worker: WorkerHandle) -> None:
-        """Kill a worker whose model has other weights than the first worker's, and raise TaskFailed."""
-        self._model_digest = self._model_digest or worker.info.digest
-        if self._model_digest != worker.info.digest:
+    def _require_same_model(self, worker: WorkerHandle) -> None:
+        """Kill a worker with other weights or software than the first one's, and raise TaskFailed."""
+        first = self._first_worker = self._first_worker or worker.info
+        changes = [name for name in worker.info.software if name not in first.software]
+        if worker.info.digest != first.digest:
+            changes.append(f"weights of {worker.info.name}")
+        if changes:
             worker.kill()
-            problem = f"{worker.info.node}: its model {worker.info.name} has other weights than the first worker's"
-            raise TaskFailed(f"{problem}; put the same file on every machine")
-
-    def _require_same_software(self, worker: WorkerHandle) -> None:
-        """Kill a worker with other software than those that work, and raise TaskFailed; if none works, note the change.
-
-        The driver has compared the machines that were up at the start; another machine may have joined since, or the
-        user has changed the code.
-        """
-        changes = ", ".join(name for name in worker.info.software if name not in self._software)
-        if changes and self.workers:
-            worker.kill()
-            problem = f"{worker.info.node}: other software than the other workers' ({changes})"
-            raise TaskFailed(f"{problem}; bring every machine to the same commit and versions")
-        if changes and self._software:
-            note = f"the workers' software has changed since the start ({changes}), and results may differ from then on"
-            self._worker_notes[note] = None
-        self._software = worker.info.software
+            problem = f"{worker.info.node}: differs from the first worker ({', '.join(changes)})"
+            raise TaskFailed(f"{problem}; bring every machine to the same commit, versions and files")
 
     async def _serve(self, worker: WorkerHandle) -> None:
-        """Give a worker tasks until it is lost or has to leave."""
+        """Give a worker tasks until it is lost."""
         self._assignment.add(worker)
         self._device_kinds[worker.info.device_kind] = None
-        unavailable = asyncio.create_task(worker.wait_until_unavailable())
-
-        def on_unavailable(ended: asyncio.Task[Unavailable]) -> None:
-            if not ended.cancelled() and ended.result() == "draining":
-                self._assignment.mark_draining(worker)
-
-        unavailable.add_done_callback(on_unavailable)
+        death = asyncio.create_task(worker.wait_until_dead())
         try:
-            while pending := await self._next_task(worker, unavailable):
-                await self._run_task(worker, pending)
+            while True:
+                await self._run_task(worker, await self._next_task(worker, death))
         except LostError:
             self._counts.lost += 1
         finally:
-            unavailable.cancel()
+            death.cancel()
             worker.kill()
             self._assignment.remove(worker)
             self._dispatch()  # other workers may have skipped tasks whose adapter this worker held
 
-    async def _next_task(self, worker: WorkerHandle, unavailable: asyncio.Task[Unavailable]) -> PendingTask | None:
-        """Return the worker's next task, or None if the worker has to leave; raise LostError if it died while idle."""
+    async def _next_task(self, worker: WorkerHandle, death: asyncio.Task[None]) -> PendingTask:
+        """Return the worker's next task; raise LostError if it died while idle."""
         next_task = self._assignment.wait_for_task(worker)
         self._dispatch()
-        events: set[asyncio.Future[Any]] = {next_task, unavailable}
+        events: set[asyncio.Future[Any]] = {next_task, death}
         try:
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._assignment.stop_waiting(worker)
-        if not unavailable.done():
+        if not death.done():
             return next_task.result()
         if next_task.done() and not self._fatal:  # the task came at the same moment: another worker has to take it
             self._enqueue(next_task.result())
-        if unavailable.result() == "draining":
-            return None
         raise LostError
 
     async def _handle_failed_start(self, reason: str, rounds_before: int) -> None:
@@ -372,25 +317,19 @@ class TaskScheduler:
         A worker counts as starting while this method waits, so that the wait delays its replacement.
         """
         if self.workers:
-            self._failed_starts += 1
-            self._last_failed_start = reason
-            doublings = min(self._failed_starts, MAX_DOUBLINGS)
-            await asyncio.sleep(min(START_INTERVAL * 2**doublings, MAX_START_DELAY))
+            self._failed_start = reason
+            await asyncio.sleep(FAILED_START_DELAY)
             return
         if self._failed_rounds == rounds_before:  # the first failure of this round
             self._failed_rounds += 1
         if self._failed_rounds >= MAX_FAILED_STARTS:
             self._fail_all_tasks(TaskFailed(f"workers do not start: {reason}"))
 
-    def _start_notes(self) -> list[str]:
-        failed = self._failed_starts
-        if failed < MAX_FAILED_STARTS:
-            return []
-        return [f"{failed} starts of workers in a row failed while others work; the last: {self._last_failed_start}"]
-
-    def _device_notes(self) -> list[str]:
-        """Return the workers' notes on their devices, and a note if devices are of several kinds."""
-        notes = list(self._worker_notes)
+    def _notes(self) -> list[str]:
+        """Return notes on failed starts and on several kinds of devices."""
+        notes = []
+        if self._failed_start:
+            notes.append(f"a worker does not start while others work: {self._failed_start}")
         if len(self._device_kinds) > 1:
             kinds = ", ".join(self._device_kinds)
             notes.append(f"workers compute on several kinds of devices ({kinds}), whose results differ in last bits")
@@ -429,7 +368,7 @@ class TaskScheduler:
     async def _store_result(self, worker: WorkerHandle, pending: PendingTask, result: TaskResult) -> None:
         """Write a result to disk, count the work, and settle the task."""
         self._counts.worker_seconds += result.worker_seconds
-        await self._writing.run(self.store.put, pending.key, result)
+        await asyncio.to_thread(self.store.put, pending.key, result)
         self._assignment.record_success(worker, pending, result.adapters)
         self._counts.done += 1
         if isinstance(pending.task, EvalTask):
@@ -461,46 +400,6 @@ class TaskScheduler:
 
     def _may_retry(self, pending: PendingTask) -> bool:
         return pending.attempts < self.attempts and bool(pending.waiters) and not self._fatal
-
-
-class PendingRequest:
-    """A trial's request for several results, which the trial collects in few calls.
-
-    A call of an actor costs some milliseconds. With hundreds of workers several results end within that time.
-    """
-
-    def __init__(self, results: Mapping[int, Awaitable[Reply]]) -> None:
-        """Wait for the results, each of which has an index; failures must be returned as a reply, not raised."""
-        self.last_call = time.monotonic()  # at which the trial last showed that it is alive
-        self._ended: list[tuple[int, Reply]] = []  # in the order of their end, without those that the trial has taken
-        self._taken = 0  # number of results that the trial has taken
-        self._has_ended = asyncio.Event()
-        self._waiting = [asyncio.create_task(self._wait_for(index, result)) for index, result in results.items()]
-
-    async def _wait_for(self, index: int, result: Awaitable[Reply]) -> None:
-        self._ended.append((index, await result))
-        self._has_ended.set()
-
-    async def collect_since(self, taken: int) -> list[tuple[int, Reply]]:
-        """Return what has ended after the first `taken` results; wait for a while if nothing has.
-
-        Results are dropped only when a later call counts them as taken: a call that is repeated gets them again.
-        """
-        self.last_call = time.monotonic()
-        newly_taken = max(0, taken - self._taken)
-        del self._ended[:newly_taken]
-        self._taken += newly_taken
-        if not self._ended:
-            self._has_ended.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._has_ended.wait(), MAX_REPLY_DELAY)
-                await asyncio.sleep(BATCH_DELAY)
-        self.last_call = time.monotonic()
-        return list(self._ended)
-
-    def cancel(self) -> None:
-        for waiting in self._waiting:
-            waiting.cancel()
 
 
 def _error_text(error: Exception) -> str:

@@ -7,48 +7,34 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
+import socket
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from tempfile import gettempdir
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.process import interrupts_wait
-from fpp_sweep.workers.addresses import ray_temp_folder, require_reachable
-from fpp_sweep.workers.session_folders import (
-    SESSION_PREFIX,
-    SHORT_FOLDER,
-    DriverFolder,
-    cleaner,
-    is_too_long,
-    new_folder,
-    remove_abandoned_folders,
-    remove_session,
-)
-from fpp_sweep.workers.token import protect_token
 
-JOIN_TIMEOUT = 30.0  # seconds to join a cluster: a machine with too few free cores takes 20
+CONNECT_TIMEOUT = 5.0  # seconds to connect to a cluster's address
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 # read by Ray when it is imported
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_gcs_server_port_wait_time_s": "120",  # on a machine whose processors are busy, Ray's 30 s are too short
     "RAY_task_events_report_interval_ms": "0",  # no program reads these events, and sending them delays the end
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the driver has its own handler
     "TUNE_GLOBAL_CHECKPOINT_S": "31536000",  # a sweep is resumed from its records, not from Tune's own
     "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "3600",
 }
-ReadingsOfNodes = dict[str, dict[str, Any]]  # returned values of a function, by the node's address
 _session_lock = threading.Lock()  # held while this process has a session: Ray allows one in each process
-_own_folders: list[DriverFolder] = []  # folders of the sessions that this process started
 
 
 @contextmanager
@@ -57,61 +43,46 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
 
     Raise InputError if this process has a session already.
     """
-    level = logging.INFO if verbose else logging.ERROR
-    options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
-    with ExitStack() as session_resources:
-        session_resources.enter_context(_only_session())
-        folder = None
+    with _only_session() as ray_session:
+        level = logging.INFO if verbose else logging.ERROR
+        options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
+        ray_session.set_verbosity(verbose)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ray_session = _import_ray_session()
-            ray_session.set_verbosity(verbose)
             if address is None or address == "local":
-                protect_token()
-                folder = session_resources.enter_context(_session_folder())
-                session_resources.enter_context(cleaner(folder))
-                ray_session.start(folder, num_cpus=cpus, **options)
+                ray_session.start(num_cpus=cpus, **options)
             else:
-                _join_cluster(ray_session, require_reachable(address), options, verbose=verbose)
-        session_resources.callback(_leave, ray_session, folder)
-        yield
+                with nullcontext() if verbose else _silence_stderr():
+                    ray_session.join(require_reachable(address), **options)
+        try:
+            yield
+        finally:
+            ray_session.end_session()
 
 
 @contextmanager
-def _only_session() -> Iterator[None]:
+def _only_session() -> Iterator[ModuleType]:
     """Let this process begin no other session within the block; raise InputError if it has one."""
     if not _session_lock.acquire(blocking=False):
         raise InputError("Ray: another thread of this process runs a sweep; wait for its end, or use another process")
     try:
-        _set_environment()
-        if _import_ray_session().is_open():
+        ray_session = _import_ray_session()
+        if ray_session.is_open():
             raise InputError("Ray: this process has a session already; call ray.shutdown() first")
-        yield
+        yield ray_session
     finally:
         _session_lock.release()
 
 
-def _leave(ray_session: ModuleType, folder: str | None) -> None:
-    """End the session, or leave the cluster; an interrupt waits, because half a session would stay otherwise.
-
-    If a second Ctrl-C does not wait, the processes of a session in `folder` are killed.
-    """
-    has_left = False
-    try:
-        with interrupts_wait("interrupted; leaving Ray ..."):
-            ray_session.end()
-            has_left = True
-    finally:
-        if folder is not None and not has_left:
-            remove_session(Path(folder))
-
-
-def _set_environment() -> None:
-    """Set the variables that Ray reads."""
+def _import_ray_session() -> ModuleType:
+    """Set the variables that Ray reads, and import the module that imports Ray."""
     os.environ.update(ENVIRONMENT)
     gpu_ids = os.environ.get(VISIBLE_GPUS)
     if gpu_ids is not None:
         os.environ[VISIBLE_GPUS] = ids_before_negative(gpu_ids)
+    from fpp_sweep.workers import ray_session  # Ray reads the environment when it is imported
+
+    return ray_session
 
 
 def ids_before_negative(gpu_ids: str) -> str:
@@ -128,31 +99,6 @@ def ids_before_negative(gpu_ids: str) -> str:
     return ",".join(shown)
 
 
-def _join_cluster(ray_session: ModuleType, address: str, options: Mapping[str, Any], *, verbose: bool) -> None:
-    silence = nullcontext() if verbose else _silence_stderr()
-    with silence, joining_time_limit(JOIN_TIMEOUT, address):
-        ray_session.join(address, **options)
-
-
-def _session_folder() -> DriverFolder:
-    """Create a folder for a session's sockets, logs and spilled objects; remove those of dead drivers."""
-    requested = ray_temp_folder()
-    parent = str(requested)
-    if is_too_long(requested):
-        parent = str(SHORT_FOLDER)
-    for temporary in {parent, gettempdir()}:
-        remove_abandoned_folders(temporary)
-    folder = new_folder(SESSION_PREFIX, parent)
-    _own_folders.append(folder)
-    return folder
-
-
-def kill_session() -> None:
-    """Kill the processes of this process's session and remove its folder, when the session cannot be closed."""
-    for folder in _own_folders:
-        remove_session(Path(folder.name))
-
-
 @contextmanager
 def _silence_stderr() -> Iterator[None]:
     """Discard what is written to standard error, also by compiled code."""
@@ -167,66 +113,71 @@ def _silence_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-class _TimeUp(BaseException):
-    """The end of a time limit; no `except Exception` in Ray's loops holds it."""
+def require_reachable(wanted: str) -> str:
+    """Return HOST:PORT of the cluster that `--address` names; raise InputError if no process listens there.
 
-
-@contextmanager
-def joining_time_limit(seconds: float, address: str) -> Iterator[None]:
-    """Raise InputError in the main thread if joining takes longer; Ray would wait for minutes for a cluster that hangs.
-
-    A signal interrupts Ray's waiting, which is in Python. Other threads have no limit.
+    This takes seconds and needs no Ray, which would retry for minutes.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> NoReturn:
-        raise _TimeUp
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    if wanted != "auto":
+        _require_listener(wanted, f"--address {wanted}")
+        return wanted
+    address = os.environ.get("RAY_ADDRESS") or "auto"
+    if address != "auto":
+        _require_listener(address, f"--address auto: RAY_ADDRESS={address}")
+        return address
+    record = ray_temp_folder() / "ray" / "ray_current_cluster"  # written by `ray start`
     try:
-        yield
-    except _TimeUp:
+        address = record.read_text(encoding="utf-8").strip()
+    except OSError as error:
         raise InputError(
-            f"--address {address}: something listens there, but this process has not joined a cluster within "
-            f"{seconds:g} s; see with `ray status --address {address}` whether one is up, or give another HOST:PORT"
-        ) from None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+            f"--address auto: no cluster was started on this machine (there is no {record}); run `ray start --head`, "
+            "run the command on the cluster's head node, or give HOST:PORT"
+        ) from error
+    _require_listener(address, f"--address auto: {address}, which `ray start` has left in {record}")
+    return address
+
+
+def ray_temp_folder() -> Path:
+    """Return the folder that the user names for Ray's temporary files, or that of all programs."""
+    return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+
+
+def _require_listener(address: str, where: str) -> None:
+    if address.startswith("ray://"):
+        raise InputError(f"{where}: run the command on the cluster's head node, with --address auto")
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise InputError(f"{where}: expected auto, local or HOST:PORT")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or too long
+        raise InputError(
+            f"{where}: cannot be reached ({error}); see with `ray status` whether the cluster is up"
+        ) from error
+
+
+# ------------------------------------------------------------ machines of the session; see ray_session
 
 
 def machines_of_session() -> list[dict[str, float]]:
-    """Return the resources of each machine of the session that is up."""
     machines: list[dict[str, float]] = _import_ray_session().machines_of_session()
     return machines
 
 
 def free_resources() -> Mapping[str, Mapping[str, float]]:
-    """Return the free resources of each node of the session that is up, by its id."""
     free: Mapping[str, Mapping[str, float]] = _import_ray_session().free_resources()
     return free
 
 
 def gpus_of_this_machine() -> float:
-    """Return the number of GPUs that a session on this machine would have; no session is started."""
-    _set_environment()
-    count: float = _import_ray_session().count_own_gpus()
+    count: float = _import_ray_session().gpus_of_this_machine()
     return count
 
 
 def on_every_node(
     call: Callable[..., dict[str, Any]], *arguments: Any, env: Mapping[str, str], seconds: float
-) -> ReadingsOfNodes:
-    """Return what a function returns on each node; see ray_session."""
-    readings: ReadingsOfNodes = _import_ray_session().on_every_node(call, *arguments, env=env, seconds=seconds)
+) -> dict[str, dict[str, Any]]:
+    readings: dict[str, dict[str, Any]] = _import_ray_session().on_every_node(
+        call, *arguments, env=env, seconds=seconds
+    )
     return readings
-
-
-def _import_ray_session() -> ModuleType:
-    """Import the module that imports Ray, after `session` has set the environment."""
-    from fpp_sweep.workers import ray_session  # Ray reads the environment when it is imported
-
-    return ray_session

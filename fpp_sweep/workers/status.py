@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from fpp_sweep.spec.errors import MachineError
@@ -17,7 +17,7 @@ INTERRUPT_TIMEOUT = 5.0  # seconds; a thread that has not reacted by then is ins
 
 @dataclass(slots=True, kw_only=True)
 class WorkCounts:
-    """Counts of the work of a run, or of one scheduler in it."""
+    """Counts of the work of a run."""
 
     loads: int = 0  # workers that started, each of which loaded the model
     lost: int = 0  # workers lost, also while they started
@@ -27,23 +27,11 @@ class WorkCounts:
     images: int = 0  # images adapted to
     worker_seconds: float = 0.0
 
-    def __add__(self, other: WorkCounts) -> WorkCounts:
-        return WorkCounts(
-            loads=self.loads + other.loads,
-            lost=self.lost + other.lost,
-            executions=self.executions + other.executions,
-            done=self.done + other.done,
-            cached=self.cached + other.cached,
-            images=self.images + other.images,
-            worker_seconds=self.worker_seconds + other.worker_seconds,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStatus:
     """State of the scheduler and its workers."""
 
-    scheduler: str = ""  # identifies the scheduler's process: a restarted scheduler has another name
     workers: int = 0
     pids: tuple[int, ...] = ()
     queued: int = 0
@@ -54,34 +42,34 @@ class SchedulerStatus:
     doing: tuple[str, ...] = ()  # progress of long steps, by worker
 
 
+class LostSession(MachineError):
+    """The end of a process without which a Ray session computes nothing; another session may go on with the sweep."""
+
+
 class StatusSource(Protocol):
     def status(self) -> SchedulerStatus:
-        """Return the current status; raise MachineError if the scheduler is gone for good."""
+        """Return the current status; raise LostSession if the scheduler is gone."""
         ...
 
 
 class StatusPoller:
     """The latest status of a pool, kept up to date by a thread.
 
-    `on_status` is called with each new status, `on_restart` when another scheduler has replaced one that died. If the
-    scheduler is gone for good, `failure` says why and the thread that created the poller is interrupted. That thread
-    may be inside Ray and not react; then `on_stuck` is called.
+    `on_status` is called with each new status. If the scheduler is gone, `failure` says why and the thread that created
+    the poller is interrupted. That thread may be inside Ray and not react; then `on_stuck` is called.
     """
 
     def __init__(
         self,
         pool: StatusSource,
         on_status: Callable[[SchedulerStatus], None] | None = None,
-        on_restart: Callable[[], None] | None = None,
         on_stuck: Callable[[], None] | None = None,
     ) -> None:
         self.status = SchedulerStatus()
-        self.failure: MachineError | None = None
+        self.failure: LostSession | None = None
         self._pool = pool
         self._on_status = on_status
-        self._on_restart = on_restart
         self._on_stuck = on_stuck
-        self._earlier = WorkCounts()  # work of schedulers that died
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
         self._caller = threading.current_thread()
@@ -97,18 +85,11 @@ class StatusPoller:
     def poll(self) -> None:
         """Ask for the status now."""
         try:
-            status = self._pool.status()
-        except MachineError as error:
+            self.status = self._pool.status()
+        except LostSession as error:
             self.failure = error
-            return
         except Exception:  # Ray may be shutting down, which other parts of the driver report
             return
-        restarted = self.status.scheduler not in ("", status.scheduler)
-        if restarted:
-            self._earlier = self.status.counts
-        self.status = replace(status, counts=self._earlier + status.counts)
-        if restarted and self._on_restart:
-            self._on_restart()
 
     def _run(self) -> None:
         while not self._closed.wait(POLL_INTERVAL):
@@ -116,7 +97,7 @@ class StatusPoller:
             if self.failure:
                 self._interrupt()
                 return
-            if self._on_status and self.status.scheduler:
+            if self._on_status:
                 with suppress(Exception):  # a terminal that cannot be written to must not end the sweep
                     self._on_status(self.status)
 

@@ -40,8 +40,6 @@ class FakeWorker:
     ran: list[Any] = field(default_factory=list)
     adapters: list[str] = field(default_factory=list)  # the most recently used last
     lost: asyncio.Event = field(default_factory=asyncio.Event)
-    is_draining: bool = False  # whether a lost worker is alive on a node that Ray drains; otherwise its process is dead
-    released: asyncio.Event = field(default_factory=asyncio.Event)  # its resources are free
 
     async def run(self, task: Any, inputs: Any, adapter_key: str, data: Any) -> Any:
         self.ran.append(task)
@@ -55,22 +53,11 @@ class FakeWorker:
             self.adapters.append(adapter_key)
         return await self.harness.behaviour(self, task)
 
-    async def wait_until_unavailable(self):
+    async def wait_until_dead(self) -> None:
         await self.lost.wait()
-        if self.is_draining:
-            return "draining"
-        return "dead"
 
     def kill(self) -> None:
         self.lost.set()
-
-    def drain(self) -> None:
-        self.is_draining = True
-        self.lost.set()
-
-    async def wait_resources_released(self) -> None:
-        if self.harness.releases_slowly:
-            await self.released.wait()
 
 
 @dataclass(eq=False)
@@ -83,7 +70,6 @@ class Harness:
     attempts: int = 2
     timeout: float = HANGS_AFTER
     store: Any = None
-    releases_slowly: bool = False
     workers: list[FakeWorker] = field(default_factory=list)  # every worker that was started
     ran: list[Any] = field(default_factory=list)
     inputs: list[Any] = field(default_factory=list)

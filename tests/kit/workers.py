@@ -80,14 +80,11 @@ class InProcess:
             await self.around(task, "ends")
         return result
 
-    async def wait_until_unavailable(self):
+    async def wait_until_dead(self) -> None:
         await asyncio.Event().wait()
 
     def kill(self) -> None:
         """Do nothing: the worker runs in the process of the test."""
-
-    async def wait_resources_released(self) -> None:
-        """Do nothing: the worker takes no resources."""
 
 
 @dataclass

@@ -17,13 +17,13 @@ from fpp_sweep.sweep.live_status import seconds_left
 from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.recording import SweepRecorder, recording_end
 from fpp_sweep.sweep.resume import load_for_resume, undo_if_refused
-from fpp_sweep.workers.status import SchedulerStatus, StatusPoller, WorkCounts
+from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
 from tests.kit.names import ZERO_SHOT
 from tests.kit.records import baseline, running, split_result, sweep_info, trial
 from tests.kit.spaces import small_space
 
 COUNTS = WorkCounts(loads=2, lost=1, executions=8, done=7, cached=5, images=70, worker_seconds=9.0)
-STATUS = SchedulerStatus(scheduler="first", workers=2, pids=(1, 2), counts=COUNTS)
+STATUS = SchedulerStatus(workers=2, pids=(1, 2), counts=COUNTS)
 
 
 def test_bad_input_before_the_record_exists_is_reported_itself(tmp_path):
@@ -35,7 +35,8 @@ def test_bad_input_before_the_record_exists_is_reported_itself(tmp_path):
 @pytest.fixture
 def make_driver(monkeypatch):
     """Return a function that makes a driver without workers and study for a sweep's folder."""
-    monkeypatch.setattr("fpp_sweep.sweep.searching.SweepStudy", lambda *_: None)
+    study = SimpleNamespace(export=lambda *_: None)
+    monkeypatch.setattr("fpp_sweep.sweep.searching.SweepStudy", lambda *_: study)
 
     def make(folder, requested):
         opened = OpenedSweep(pool=None, plan=None, later_plans={}, gpus_per_worker=0.0)
@@ -102,33 +103,6 @@ def test_the_best_values_of_the_status_are_those_of_trials_above_the_floor(tmp_p
     assert note in capsys.readouterr().err
 
 
-def test_the_user_reads_that_the_scheduler_was_restarted(tmp_path, make_driver, capsys):
-    folder = SweepFolder(tmp_path)
-    folder.write_info(sweep_info(name="sweep"))
-    driver = make_driver(folder, small_space())
-    statuses = [STATUS, replace(STATUS, scheduler="second")]
-    poller = StatusPoller(SimpleNamespace(status=lambda: statuses.pop(0)), on_restart=driver.poller._on_restart)
-    poller.poll()
-    assert "scheduler died" not in capsys.readouterr().err
-    poller.poll()
-    assert "note: the scheduler died and was restarted" in capsys.readouterr().err
-
-
-def test_a_driver_whose_scheduler_is_lost_records_that_and_ends_its_process(tmp_path, make_driver, monkeypatch, capsys):
-    """The main thread is stuck inside Ray: the poller's thread ends the process."""
-    folder = SweepFolder(tmp_path)
-    folder.write_info(sweep_info(name="sweep"))
-    driver = make_driver(folder, small_space())
-    ended = []
-    monkeypatch.setattr(driver_module, "kill_session", lambda: ended.append("session"))
-    monkeypatch.setattr(driver_module.os, "_exit", ended.append)
-    driver.poller.failure = MachineError("the scheduler is gone")
-    driver.poller._on_stuck()
-    assert ended == ["session", 1]
-    assert "error: the scheduler is gone" in capsys.readouterr().err
-    assert folder.info().state == "interrupted"
-
-
 @pytest.mark.parametrize(
     ("is_search", "has_ended", "is_recorded"), [(True, True, True), (True, False, False), (False, True, False)]
 )
@@ -180,7 +154,7 @@ def test_work_and_time_of_a_second_driver_are_added_to_the_firsts(tmp_path, make
     for expected_work, expected_spent in ((once, 100.0), (twice, 200.0)):
         driver = make_driver(folder, small_space())
         driver.recorder.seconds = lambda: 100.0
-        driver._record_end("interrupted")
+        driver.end("interrupted")
         assert folder.info().work == expected_work
         assert folder.info().spent == expected_spent
 
@@ -190,7 +164,7 @@ def test_an_interrupt_marks_the_trials_that_were_running(tmp_path, make_driver):
     folder.write_info(sweep_info(name="sweep", state="running"))
     folder.write_trial(trial(0))
     folder.write_trial(running(1))
-    make_driver(folder, small_space())._record_interruption()
+    make_driver(folder, small_space()).end("interrupted")
     assert [record.state for record in folder.trials()] == ["complete", "interrupted"]
     assert folder.info().state == "interrupted"
 

@@ -16,7 +16,7 @@ from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.sweep.worker_spec import require_precisions
 from fpp_sweep.tracking.stores import check_address
-from fpp_sweep.workers.addresses import require_reachable
+from fpp_sweep.workers.session import require_reachable
 from tests.kit.datasets import build_folders
 from tests.kit.disks import mounted
 from tests.kit.spaces import SEARCH_VIEWS, small_space

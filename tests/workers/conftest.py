@@ -30,6 +30,7 @@ def pytest_pyfunc_call(pyfuncitem):
 @pytest.fixture(autouse=True)
 def _start_workers_quickly(monkeypatch):
     monkeypatch.setattr(scheduler_module, "START_INTERVAL", 0.005)
+    monkeypatch.setattr(scheduler_module, "FAILED_START_DELAY", 0.005)
 
 
 @pytest.fixture

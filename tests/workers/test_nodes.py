@@ -1,8 +1,6 @@
 """A cluster whose machines join and leave: Ray nodes with their own addresses on this machine's loopback."""
 
-import asyncio
 import os
-import re
 import resource
 import secrets
 import signal
@@ -15,10 +13,6 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.space.reading import load_space
-from fpp_sweep.spec.specs import WorkerSpec
-from fpp_sweep.workers.actors import RayWorker
-from fpp_sweep.workers.needs import WorkerNeeds
-from fpp_sweep.workers.session import free_resources, session
 from tests.kit.processes import (
     SMALL_SPACE,
     assert_same_as_in_one_process,
@@ -130,39 +124,6 @@ def test_a_sweep_that_lost_all_machines_continues_on_the_next_one(tmp_path, scra
     assert work.workers_lost >= 3  # replacements that were lost at their start may add to these
 
 
-def drain(pid, address, seconds):
-    """Announce that a node will end, as a cloud announces for a spot machine; Ray ends it once it is idle."""
-    node_ids = set()
-    for line in descendants(pid).values():
-        if match := re.search(r" --node-id=(\w+)", line):
-            node_ids.add(match[1])
-    (node_id,) = node_ids
-    words = "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot", f"--deadline-remaining-seconds={seconds}"
-    subprocess.run([RAY, "drain-node", f"--address={address}", f"--node-id={node_id}", *words], check=True)
-
-
-def test_a_draining_machine_finishes_its_task_and_costs_no_result(tmp_path, scratch):
-    """The node leaves after its worker has left; the processes of trials run on the driver's machine."""
-    with ExitStack() as cluster:
-        head, address = cluster.enter_context(node(scratch / "head", "127.0.0.2", *HEAD))
-        other, _ = cluster.enter_context(node(scratch / "other", "127.0.0.3", f"--address={address}"))
-        words = "--address", address, "--trials", "12"
-        driver = cluster.enter_context(killed_at_end(start_tune(tmp_path, *words, space=SPACE_WITHOUT_WORKER_LIMIT)))
-        wait_for(lambda: complete_records(tmp_path) and worker_pids(other) and worker_pids(head))
-        (leaving,) = worker_pids(other)
-        wait_for(lambda: "TrialRunner" in str(descendants(head)))
-        assert "TrialRunner" not in str(descendants(other))
-        drain(other, address, 600)
-        wait_for(lambda: room(address) == 1)
-        assert not Path(f"/proc/{leaving}").exists()
-        out, err = driver.communicate(timeout=LONG)
-    assert driver.returncode == 0, out + err
-    sweep = only_sweep(tmp_path)
-    assert sweep.info().work.workers_lost == 0
-    assert [record.state for record in sweep.trials()] == ["complete"] * 13
-    assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
-
-
 def test_a_worker_without_memory_fails_no_trial(tmp_path):
     """The worker stays alive and fails every task that needs new memory, because its shapes differ."""
     space = SMALL_SPACE.replace("workers: 1", "workers: 2").replace("concurrency: 1", "concurrency: 2")
@@ -187,20 +148,3 @@ def test_a_worker_without_memory_fails_no_trial(tmp_path):
     assert work.model_loads >= 3
     assert work.workers_lost >= 1
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
-
-
-def test_a_stopped_workers_resources_are_free_before_the_next_start(tmp_path):
-    """Ray counts a start that finds no room as demand: an autoscaling cluster would add a machine."""
-    needs = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
-
-    async def scenario():
-        worker = await RayWorker.start(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu"), needs, tmp_path)
-        os.kill(worker.info.pid, signal.SIGSTOP)
-        worker.kill()
-        assert await worker.wait_until_unavailable() == "dead"  # Ray reports the death before the resources are free
-        room_before = needs.room_on(free_resources().values())
-        await worker.wait_resources_released()
-        return room_before, needs.room_on(free_resources().values())
-
-    with session(None, cpus=1, verbose=False):
-        assert asyncio.run(scenario()) == (0, 1)

@@ -1,4 +1,4 @@
-"""The interface to Ray, tested without Ray: options and answers of actors, restarts, and requests of trials."""
+"""The interface to Ray: needs and answers of workers, the scheduler's process, and the pool of a real session."""
 
 import asyncio
 import pickle
@@ -14,19 +14,19 @@ import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from fpp_sweep.spec import catalogue, plugins
-from fpp_sweep.spec.errors import InputError, MachineError
-from fpp_sweep.spec.keys import config_key
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import TaskKeys, config_key
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.workers import actors
-from fpp_sweep.workers import scheduler as scheduler_module
-from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor, WorkerActor, WorkerLocation
+from fpp_sweep.workers.actors import RayWorker, SchedulerActor, WorkerActor, start_pool
 from fpp_sweep.workers.needs import WorkerNeeds, require_room
-from fpp_sweep.workers.ray_session import machines_of_session
-from fpp_sweep.workers.resources import wanted_workers
-from fpp_sweep.workers.scheduler import LostError, PendingRequest
-from tests.kit.scheduler import hang, let_others_run, shards, until
+from fpp_sweep.workers.scheduler import LostError
+from fpp_sweep.workers.session import session
+from fpp_sweep.workers.status import LostSession
+from tests.kit.scheduler import USER_ERROR, fail_for_good, only_for, shards
 from tests.kit.tasks import KEYS, MODEL, evaluation
+from tests.kit.waiting import LONG, wait_for
 
 SPEC = WorkerSpec(model="tiny")
 ONE_CPU = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
@@ -82,13 +82,10 @@ def test_the_bar_of_a_worker_prints_nothing_because_the_driver_shows_it(capsys):
         ({"cpus": 0.0, "gpus": 1.0}, [{"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0}], 2),
         ({"cpus": 8.0}, [{"CPU": 4.0}], 1),  # a larger machine may join
         ({"gpus": 1.0}, [{"CPU": 4.0}], 1),
-        ({"workers": 7}, [{"CPU": 4.0}], 7),
     ],
 )
-def test_the_machines_decide_the_number_of_workers_unless_it_is_given(monkeypatch, needs, machines, workers):
-    nodes = [{"Resources": machine, "Alive": True} for machine in machines]
-    monkeypatch.setattr(ray, "nodes", lambda: [*nodes, {"Resources": {"CPU": 64.0, "GPU": 8.0}, "Alive": False}])
-    assert wanted_workers(replace(ONE_CPU, **{"workers": None, **needs})) == workers
+def test_the_machines_decide_the_number_of_workers(needs, machines, workers):
+    assert replace(ONE_CPU, workers=None, **needs).workers_with_room(machines) == workers
 
 
 def test_a_worker_beside_a_gpu_may_use_as_much_of_its_machine_as_of_its_gpus(monkeypatch, tmp_path):
@@ -112,90 +109,21 @@ def test_a_worker_beside_a_gpu_may_use_as_much_of_its_machine_as_of_its_gpus(mon
         ({"gpus": 2.5}, "work.gpus_per_worker=2.5: the 2 nodes of this cluster have at most 2 GPUs"),
     ],
 )
-def test_a_worker_may_take_at_most_a_whole_machine(monkeypatch, needs, complaint):
-    small, large, dead = {"CPU": 2.0}, {"CPU": 4.0, "GPU": 2.0}, {"CPU": 64.0, "GPU": 8.0}
-    nodes = [{"Resources": resources, "Alive": resources is not dead} for resources in (small, large, dead)]
-    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+def test_a_worker_may_take_at_most_a_whole_machine(needs, complaint):
+    machines = [{"CPU": 2.0}, {"CPU": 4.0, "GPU": 2.0}]
     needs = replace(ONE_CPU, **needs)
     if complaint is None:
-        assert require_room(machines_of_session(), needs, may_grow=False) is None
+        assert require_room(machines, needs, may_grow=False) is None
         return
     with pytest.raises(InputError, match=f"^{re.escape(complaint)}; lower work"):
-        require_room(machines_of_session(), needs, may_grow=False)
-    assert (
-        require_room(machines_of_session(), needs, may_grow=True) == f"{complaint}; waiting for machines that have more"
-    )
-
-
-# ------------------------------------------------------------ starts of workers
-
-
-async def test_ray_retries_no_task_and_restarts_no_worker(monkeypatch):
-    """The scheduler itself retries tasks and restarts workers, and counts the attempts."""
-    all_options = []
-
-    def remote(**options):
-        all_options.append(options)
-        actor = SimpleNamespace(model_info=answering(MODEL), location=answering(WorkerLocation("n1", ())))
-        return lambda kind: SimpleNamespace(remote=lambda spec: actor)
-
-    monkeypatch.setattr(ray, "remote", remote)
-    assert (await scheduler_actor()._scheduler.start_worker()).info == MODEL
-    (options,) = all_options
-    assert (options["max_task_retries"], options["max_restarts"]) == (0, 0)
-
-
-async def test_the_first_call_starts_the_workers_and_later_calls_do_not(monkeypatch):
-    starts = []
-
-    async def start(*arguments):
-        starts.append(arguments)
-        raise TaskFailed("no model")
-
-    monkeypatch.setattr(RayWorker, "start", start)
-    actor = scheduler_actor()
-    await asyncio.sleep(0)
-    assert starts == []
-    for _ in range(2):
-        assert (await actor.open()).reason == "no model"
-    assert len(starts) == 1
-
-
-@pytest.mark.parametrize(("retry_elsewhere", "error"), [(False, TaskFailed), (True, LostError)])
-async def test_a_model_that_cannot_be_loaded_fails_the_start_and_ends_the_process(monkeypatch, retry_elsewhere, error):
-    """The failure is final unless another worker might succeed."""
-    killed = []
-    failure = TaskFailed("unknown model 'tinny'", retry_elsewhere=retry_elsewhere)
-    actor = SimpleNamespace(model_info=answering(failure))
-    monkeypatch.setattr(ray, "remote", lambda **options: lambda kind: SimpleNamespace(remote=lambda spec: actor))
-    monkeypatch.setattr(ray, "kill", killed.append)
-    with pytest.raises(error, match="unknown model 'tinny'"):
-        await scheduler_actor()._scheduler.start_worker()
-    assert killed == [actor]
+        require_room(machines, needs, may_grow=False)
+    assert require_room(machines, needs, may_grow=True) == f"{complaint}; waiting for machines that have more"
 
 
 def test_a_worker_that_cannot_start_returns_the_reason_to_every_call(tmp_path):
     actor = WorkerActor(WorkerSpec(model="tiny", dataset_file=str(tmp_path / "none.yaml")))
     for failure in (actor.model_info(), actor.describe([], "val"), actor.run(pickle.dumps((evaluation(), (), "")))):
         assert "none.yaml" in failure.reason
-
-
-async def test_results_are_no_longer_shared_once_a_worker_runs_other_code(monkeypatch, tmp_path):
-    versions = iter(["first", "first", "second"])
-
-    async def start(spec, needs, logs):
-        return SimpleNamespace(info=replace(MODEL, made_with=next(versions)))
-
-    monkeypatch.setattr(RayWorker, "start", start)
-    actor = scheduler_actor()
-    monkeypatch.setattr(actor, "_start_workers", lambda: None)
-    await actor._start_worker()
-    await actor.begin(KEYS, tmp_path / "shared")
-    assert actor._scheduler.store.shared is not None
-    await actor._start_worker()
-    assert actor._scheduler.store.shared is not None
-    await actor._start_worker()
-    assert actor._scheduler.store.shared is None
 
 
 # ------------------------------------------------------------ answers of workers
@@ -205,7 +133,7 @@ async def test_a_workers_answer_is_a_result_or_a_failure_and_its_death_a_loss(tm
     task, result = evaluation(), TaskResult(prompt=b"a prompt")
 
     async def run(answer):
-        worker = RayWorker(SimpleNamespace(run=answering(answer)), MODEL, ONE_CPU, tmp_path)
+        worker = RayWorker(SimpleNamespace(run=answering(answer)), MODEL, tmp_path)
         return await worker.run(task, (), "", KEYS.data_of(task))
 
     assert (await run(pickle.dumps(result))).prompt == b"a prompt"
@@ -222,40 +150,15 @@ async def test_a_workers_answer_is_a_result_or_a_failure_and_its_death_a_loss(tm
     assert lines[5].endswith(f"{label}: the worker died (The actor died unexpectedly before finishing this task.)")
 
 
-async def test_the_death_of_a_worker_during_a_query_is_a_failure_that_names_the_worker(tmp_path):
-    actor = scheduler_actor()
-    worker = RayWorker(SimpleNamespace(describe=answering(ActorDiedError())), MODEL, ONE_CPU, tmp_path)
-    actor._scheduler._assignment.add(worker)
-    actor._starting_workers = asyncio.create_task(asyncio.sleep(0))  # no further workers start
-    failure = await actor.describe(["digits"], "val")
-    assert type(failure) is MachineError
-    assert str(failure).startswith("worker 1 on here: died (")
-
-
 async def test_a_query_is_repeated_on_another_worker_after_a_death(tmp_path):
     actor = scheduler_actor()
     actor._scheduler.attempts = 2
     actor._starting_workers = asyncio.create_task(asyncio.sleep(0))  # no further workers start
     for answer in (ActorDiedError(), "from the second worker"):
         processes = SimpleNamespace(describe=answering(answer), check=answering(answer))
-        actor._scheduler._assignment.add(RayWorker(processes, MODEL, ONE_CPU, tmp_path))
+        actor._scheduler._assignment.add(RayWorker(processes, MODEL, tmp_path))
     assert await actor.describe(["digits"], "val") == "from the second worker"
     assert await actor.check([], []) == "from the second worker"
-
-
-async def test_a_query_after_a_death_waits_for_the_next_worker(tmp_path):
-    actor = scheduler_actor()
-    actor._scheduler.attempts = 2
-    actor._starting_workers = asyncio.create_task(asyncio.sleep(0))
-    dead, alive = (
-        RayWorker(SimpleNamespace(check=answering(answer)), MODEL, ONE_CPU, tmp_path)
-        for answer in (ActorDiedError(), "alive")
-    )
-    actor._scheduler._assignment.add(dead)
-    query = asyncio.create_task(actor.check([], []))
-    await let_others_run()
-    actor._scheduler._assignment.add(alive)
-    assert await query == "alive"
 
 
 def test_a_worker_reports_the_progress_of_long_steps_from_another_thread(tmp_path, monkeypatch):
@@ -277,24 +180,6 @@ def test_a_worker_reports_the_progress_of_long_steps_from_another_thread(tmp_pat
     assert actor.doing() == ""
 
 
-async def test_only_a_worker_with_a_long_task_is_asked_for_its_progress(tmp_path, monkeypatch):
-    asked = []
-
-    async def doing():
-        asked.append(1)
-        return "digits: features"
-
-    calls = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=doing))
-    worker = RayWorker(SimpleNamespace(doing=calls), MODEL, ONE_CPU, tmp_path)
-    assert await worker._progress() == ""  # idle
-    worker._task_began = time.monotonic()
-    monkeypatch.setattr(actors, "PROGRESS_DELAY", 1e9)
-    assert await worker._progress() == ""
-    assert asked == []
-    monkeypatch.setattr(actors, "PROGRESS_DELAY", -1.0)
-    assert await worker._progress() == "digits: features"
-
-
 # ------------------------------------------------------------ the scheduler's process
 
 
@@ -310,38 +195,15 @@ def test_the_scheduler_knows_the_plugins_rows_on_which_keys_depend():
     assert "mine" not in catalogue.METHODS
 
 
-async def test_the_scheduler_returns_results_and_failures_as_values(start):
-    actor, harness = scheduler_actor(), start(attempts=1)
+async def test_the_scheduler_yields_results_and_failures_as_values(start):
+    actor, harness = scheduler_actor(), start(only_for(lambda task: task.start, fail_for_good))
     actor._scheduler = harness.scheduler
-
-    async def reply(task, name):
-        assert await actor.request(name, {5: task}, 1)
-        ((index, value),) = pickle.loads(await actor.collect_since(name, 0))
-        assert index == 5
-        return value
-
-    first, second, third = shards(3)
-    assert (await reply(first, "succeeds")).state == first.title.encode()
-    harness.behaviour = None  # None cannot be called, so the worker raises TypeError
-    failure = await reply(second, "fails")
-    assert type(failure) is TaskFailed
-    assert failure.reason.startswith(f"{second.title}, worker 0 on here: its worker died (TypeError")
-    actor._scheduler.keys = "damaged"  # makes the scheduler itself raise an error
-    assert (await reply(third, "damaged")).reason.startswith(f"{third.title}: AttributeError")
-
-
-async def test_a_restarted_scheduler_refuses_requests_until_it_has_the_keys_of_the_run(start):
-    actor, harness = scheduler_actor(), start()
-    actor._scheduler = harness.scheduler
-    actor._starting_workers = harness.starting
-    actor._scheduler.keys = None
-    (task,) = shards(1)
-    assert not await actor.request("trial", {0: task}, 1)
-    await actor.resume(KEYS)
-    assert await actor.request("trial", {0: task}, 1)
-    assert indices(pickle.loads(await actor.collect_since("trial", 0))) == [0]
-    await actor.resume(KEYS)  # a second trial sends the keys too, which changes nothing
-    assert harness.counts.done == 1
+    tasks = shards(2)
+    replies = {}
+    async for message in actor.results(pickle.dumps((tasks, 1))):
+        replies.update(pickle.loads(message))
+    assert replies[0].state == tasks[0].title.encode()
+    assert (type(replies[1]), replies[1].reason) == (TaskFailed, USER_ERROR)
 
 
 async def test_work_is_counted_by_run_and_workers_that_start_before_the_first_run_belong_to_it(start):
@@ -352,136 +214,29 @@ async def test_work_is_counted_by_run_and_workers_that_start_before_the_first_ru
     assert (harness.counts.loads, harness.counts.done) == (0, 0)
 
 
-async def test_an_expired_request_is_cancelled_and_may_be_made_again(start, monkeypatch):
-    """A request expires if its trial's process died or was too slow; a slow process may request again."""
-    actor, harness = scheduler_actor(), start(behaviour=hang)
-    actor._scheduler = harness.scheduler
-    first, second, third = shards(3)
-    await actor.request("dead", {0: first, 1: second}, 1)
-    await until(lambda: harness.status.running == 1)
-    assert harness.status.queued == 1
-    await actor.request("slow", {0: third}, 2)
-    await until(lambda: harness.status.queued == 2)
-    monkeypatch.setattr(actors, "REQUEST_EXPIRY", -1.0)
-    await actor.request("next", {}, 3)
-    assert await actor.collect_since("dead", 0) is None
-    assert await actor.collect_since("slow", 0) is None
-    await until(lambda: harness.status.queued == 0)
-    await actor.request("slow", {0: third}, 2)
-    await until(lambda: harness.status.queued == 1)
+# ------------------------------------------------------------ the pool of a real session
 
 
-# ------------------------------------------------------------ requests of trials
-
-
-def results_at(events):
-    """Return awaitable results that end when their events are set."""
-
-    async def wait_for(index):
-        await events[index].wait()
-        return TaskResult(prompt=b"%d" % index)
-
-    return {index: wait_for(index) for index in events}
-
-
-def indices(replies):
-    return [index for index, _ in replies]
-
-
-async def test_results_are_returned_together_and_again_until_they_are_taken():
-    events = {index: asyncio.Event() for index in range(4)}
-    request = PendingRequest(results_at(events))
-    collecting = asyncio.create_task(request.collect_since(0))
-    await asyncio.sleep(0)
-    events[2].set()
-    events[0].set()
-    assert indices(await collecting) == [2, 0]
-    assert indices(await request.collect_since(0)) == [2, 0]  # as if the first reply had been lost
-    events[1].set()
-    await asyncio.sleep(0.01)
-    assert indices(await request.collect_since(1)) == [0, 1]
-    assert indices(await request.collect_since(0)) == [0, 1]  # an older call that arrives late gets the same reply
-    events[3].set()
-    assert indices(await request.collect_since(3)) == [3]
-
-
-async def test_a_reply_without_results_comes_after_a_while(monkeypatch):
-    monkeypatch.setattr(scheduler_module, "MAX_REPLY_DELAY", 0.01)
-    request = PendingRequest(results_at({0: asyncio.Event()}))
-    assert await request.collect_since(0) == []
-    request.cancel()
-
-
-class FakeScheduler:
-    """A scheduler's handle with given replies to `collect_since`; it refuses the first `refusals` requests."""
-
-    def __init__(self, *replies, refusals=0):
-        self.calls = []
-        self._replies = list(replies)
-        self._refusals = refusals
-
-    @property
-    def methods(self):
-        return [method for method, *_ in self.calls]
-
-    def __getattr__(self, method):
-        def remote(*arguments):
-            self.calls.append((method, *arguments))
-            if method == "collect_since":
-                replies = self._replies.pop(0)
-                return None if replies is None else pickle.dumps(replies)
-            if method == "request" and self._refusals:
-                self._refusals -= 1
-                return False
-            return True
-
-        return SimpleNamespace(remote=remote)
-
-
-def reply(index):
-    return index, TaskResult(prompt=b"%d" % index)
-
-
-@pytest.fixture
-def without_waiting(monkeypatch):
-    monkeypatch.setattr(ray, "get", lambda call, timeout: call)
-
-
-@pytest.mark.usefixtures("without_waiting")
-def test_a_pool_yields_results_as_they_end_and_cancels_the_rest_when_closed():
-    tasks = shards(4)
-    scheduler = FakeScheduler([reply(2)], [], [reply(0)])
-    results = Pool(scheduler).results(tasks, 7)
-    (first_task, first_result), (second_task, second_result) = next(results), next(results)
-    assert (first_task, first_result.prompt) == (tasks[2], b"2")
-    assert (second_task, second_result.prompt) == (tasks[0], b"0")
-    results.close()
-    assert scheduler.methods == ["request", "collect_since", "collect_since", "collect_since", "cancel"]
-    assert [taken for method, _, *taken in scheduler.calls if method == "collect_since"] == [[0], [1], [1]]
-
-
-@pytest.mark.usefixtures("without_waiting")
-def test_a_pool_requests_missing_results_from_a_restarted_scheduler():
-    tasks = shards(3)
-    scheduler = FakeScheduler([reply(1)], None, [reply(2)], [reply(0)])
-    assert [task for task, _ in Pool(scheduler).results(tasks, 7)] == [tasks[1], tasks[2], tasks[0]]
-    collect = "collect_since"
-    assert scheduler.methods == ["request", collect, collect, "request", collect, collect, "cancel"]
-    assert [taken for method, _, *taken in scheduler.calls if method == collect] == [[0], [1], [0], [1]]
-
-
-@pytest.mark.usefixtures("without_waiting")
-def test_a_pool_sends_the_keys_of_the_run_to_a_restarted_scheduler():
-    scheduler = FakeScheduler([reply(0)], refusals=1)
-    pool = Pool(scheduler, keys=KEYS, shared_folder=Path("shared"))
-    assert len(list(pool.results(shards(1)))) == 1
-    assert scheduler.methods == ["request", "resume", "request", "collect_since", "cancel"]
-    assert scheduler.calls[1] == ("resume", KEYS, Path("shared"))
-
-
-@pytest.mark.usefixtures("without_waiting")
-def test_a_pool_raises_a_failure_and_cancels_the_rest():
-    scheduler = FakeScheduler([reply(1), (0, TaskFailed("no")), reply(2)])
-    with pytest.raises(TaskFailed, match="no"):
-        list(Pool(scheduler).results(shards(3), 1))
-    assert scheduler.methods == ["request", "collect_since", "cancel"]
+@pytest.mark.slow  # starts Ray and a worker
+def test_a_stopped_trials_tasks_leave_the_queue_and_a_dead_scheduler_ends_every_wait(tmp_path):
+    spec = WorkerSpec(model="tiny", cache=str(tmp_path / "cache"), device="cpu", limit=640)
+    tasks = [evaluation(dataset="scenes", split="test", seed=seed, **{"views.count": 2}) for seed in range(200)]
+    with session(None, cpus=1, verbose=False):
+        pool = start_pool(spec, ONE_CPU, tmp_path / "tasks", attempts=1, timeout=LONG)
+        datasets = {("scenes", "test"): pool.describe(["scenes"], "test")[0]}
+        pool.begin(TaskKeys(pool.open(), datasets))
+        results = pool.results(tasks, 1)
+        task, result = next(results)
+        assert task in tasks
+        assert result.read_predictions() is not None
+        assert pool.status().queued
+        results.close()
+        wait_for(lambda: not pool.status().queued)
+        assert pool.status().counts.done < len(tasks)
+        results = pool.results(tasks[100:], 2)
+        next(results)
+        ray.kill(pool.scheduler)
+        with pytest.raises(LostSession, match="the scheduler died"):
+            list(results)
+        with pytest.raises(LostSession, match="the scheduler died"):
+            pool.status()
