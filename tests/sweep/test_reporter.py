@@ -15,7 +15,7 @@ class Store:
     def __init__(self):
         self.nudges = 0
 
-    def nudge(self):
+    def nudge(self, statistics):
         self.nudges += 1
 
 
