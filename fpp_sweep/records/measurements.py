@@ -41,8 +41,8 @@ class Measurements:
 def resampled_metrics(metrics: Sequence[str]) -> list[str]:
     """Return the metrics that intervals can be computed for, without dataset names, each once.
 
-    >>> resampled_metrics(["accuracy", "mce", "ece/dtd", "ece", "ece@sals/dtd"])
-    ['accuracy', 'ece', 'ece@sals']
+    >>> resampled_metrics(["accuracy", "mce", "ece/dtd", "ece", "ece@isotonic/dtd"])
+    ['accuracy', 'ece', 'ece@isotonic']
     """
     names: list[str] = []
     for metric in metrics:
@@ -55,8 +55,8 @@ def resampled_metrics(metrics: Sequence[str]) -> list[str]:
 def maps_of(metrics: Sequence[str]) -> list[str]:
     """Return the post-hoc maps of metrics, in alphabetical order.
 
-    >>> maps_of(["ece", "ece@sals", "nll@sals", "accuracy@bcts"])
-    ['bcts', 'sals']
+    >>> maps_of(["ece", "ece@isotonic", "nll@isotonic", "accuracy@bcts"])
+    ['bcts', 'isotonic']
     """
     return sorted({catalogue.parts_of(metric).posthoc for metric in metrics} - {NO_MAP})
 
@@ -64,8 +64,8 @@ def maps_of(metrics: Sequence[str]) -> list[str]:
 def block_stats_file(posthoc: str) -> str:
     """Return the name of the file of block statistics after a post-hoc map; empty: of the method itself.
 
-    >>> block_stats_file("sals")
-    'block_stats@sals.npz'
+    >>> block_stats_file("isotonic")
+    'block_stats@isotonic.npz'
     """
     if not posthoc:
         return BLOCK_STATS_FILE

@@ -30,7 +30,7 @@ def format_metric(metric: str, value: float | None, deviation: float | None = No
 def metric_format(metric: str) -> str:
     """Return the format of a metric's values, for code that formats thousands of them.
 
-    >>> metric_format("ece"), metric_format("nll@sals/dtd")
+    >>> metric_format("ece"), metric_format("nll@isotonic/dtd")
     ('.2f', '.4f')
     """
     row = catalogue.METRICS.get(catalogue.parts_of(metric).stem)

@@ -14,7 +14,9 @@ def check_metric(value: Any) -> Any:
     row = catalogue.metric(value)
     _, slash, dataset = value.partition("/")
     if slash:
-        require("@" not in dataset, f"a post-hoc map stands before the dataset, such as ece@sals/dtd ({shown(value)})")
+        require(
+            "@" not in dataset, f"a post-hoc map stands before the dataset, such as ece@isotonic/dtd ({shown(value)})"
+        )
         require(row.of_dataset, f"{row.name} is a metric of a whole trial, not of a dataset ({shown(value)})")
         require(dataset.strip(), f"a dataset is missing after '/' ({shown(value)})")
     if "@" in value:

@@ -117,7 +117,7 @@ class PosthocRow:
 
     name: str
     title: str
-    fitted_on: Literal["nothing", "val", "val of other datasets", "the measured labels"]
+    fitted_on: Literal["val", "val of other datasets", "the measured labels"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -618,12 +618,6 @@ _POSTHOC_ROWS = (
         title="the same, fitted on the validation splits of the other datasets",
         fitted_on="val of other datasets",
     ),
-    PosthocRow(
-        name="temperature_released",
-        title="the temperature of released code: 1.15 for models named RN..., else 1.16; its origin is not said",
-        fitted_on="nothing",
-    ),
-    PosthocRow(name="sals", title="SaLS: logits rescaled to the range of the zero-shot logits", fitted_on="nothing"),
     PosthocRow(name="isotonic", title="the confidence by isotonic regression on the validation split", fitted_on="val"),
     PosthocRow(
         name="temperature_oracle",
@@ -652,7 +646,6 @@ SETTINGS_OF_COLUMN = {  # the settings that a column depends on, beside those of
 }
 BUILT_IN = tuple(METHODS)
 ZERO_SHOT = "zero_shot"  # the prompt as it is
-ZERO_SHOT_ENSEMBLE = "zero_shot_ensemble"  # templates as they are
 TPT = "tpt"
 COMPARED = tuple(row.name for row in METHODS.values() if row.baseline)
 PUBLISHED = ("fpp_paper", "fpp_code")  # baselines with published settings of FPP
@@ -694,7 +687,7 @@ def parts_of(name: str) -> MetricParts:
 
 
 def metric(name: str) -> MetricRow:
-    """Return the row of a metric, of one dataset or after a post-hoc map: `ece@sals/dtd` is an `ece`."""
+    """Return the row of a metric, of one dataset or after a post-hoc map: `ece@isotonic/dtd` is an `ece`."""
     stem, posthoc, _ = parts_of(name)
     if posthoc and posthoc not in POSTHOC:
         raise unknown("post-hoc map", posthoc, POSTHOC)

@@ -348,8 +348,7 @@ def why_never_tested(metric: str) -> str:
     bad_coverage = why_bad_coverage(metric)
     if bad_coverage:
         return bad_coverage
-    posthoc = catalogue.parts_of(metric).posthoc
-    if posthoc and catalogue.POSTHOC[posthoc].fitted_on != "nothing":
+    if catalogue.parts_of(metric).posthoc:
         return f"the map of {metric} is fitted on few images, and no resample fits it again"
     return ""
 

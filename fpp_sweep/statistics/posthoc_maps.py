@@ -76,17 +76,6 @@ def require_images(where: str, images: int, use: FittedUse = POSTHOC_MAP) -> Non
         raise InputError(f"{where}: {problem}; raise work.limit, or {use.remedy}")
 
 
-def released_temperature(model: str) -> float:
-    """Return the released code's temperature: of its ResNet for names that begin with RN, else of its ViT.
-
-    >>> released_temperature("RN50/openai"), released_temperature("ViT-B-16/openai"), released_temperature("tiny")
-    (1.15, 1.16, 1.16)
-    """
-    if model.startswith("RN"):
-        return 1.15
-    return 1.16
-
-
 # --- temperature -----------------------------------------------------------------------------------
 
 
@@ -197,28 +186,6 @@ def with_isotonic(logits: Numbers, fit: IsotonicFit) -> Numbers:
     result = others * (1 - mapped)[:, None]
     result[rows, top] = mapped
     return np.asarray(result)
-
-
-# --- sample-adaptive logit scaling ------------------------------------------------------------------
-
-
-def with_zero_shot_range(logits: Numbers, zero_shot: Numbers) -> Numbers:
-    """Return probabilities of logits rescaled to the range of the same sample's zero-shot logits (SaLS).
-
-    Constant logits stay as they are; the released program divides zero by zero there.
-    """
-    logits = np.asarray(logits, np.float64)
-    return softmax(rescaled_to_range(logits, np.asarray(zero_shot, np.float64)))
-
-
-def rescaled_to_range(logits: Numbers, zero_shot: Numbers) -> Numbers:
-    """Return logits (N, K) whose minimum and maximum over classes are those of `zero_shot` (N, K)."""
-    low = logits.min(axis=1, keepdims=True)
-    width = logits.max(axis=1, keepdims=True) - low
-    zero_shot_low = zero_shot.min(axis=1, keepdims=True)
-    zero_shot_width = zero_shot.max(axis=1, keepdims=True) - zero_shot_low
-    share = (logits - low) / np.where(width > 0, width, 1.0)
-    return np.where(width > 0, share * zero_shot_width + zero_shot_low, logits)
 
 
 # --- predictions ------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class ExpectedSweep:
             if split in self.later_plans:
                 plan = self.later_plans[split].for_config(config, self.plan.seeds)
             evaluations = flatten([*plan.tasks(config, split).values()])
-            tasks += with_pretrainings([*evaluations, *plan.posthoc_tasks(config, split).evaluations])
+            tasks += with_pretrainings([*evaluations, *flatten(plan.posthoc_tasks(config, split).values())])
         return tasks
 
 

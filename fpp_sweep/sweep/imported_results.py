@@ -11,10 +11,9 @@ from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
-from fpp_sweep.statistics.posthoc_maps import released_temperature
 from fpp_sweep.sweep.measured_samples import MeasuredSamples
 from fpp_sweep.trial.imported import DatasetSplitSeed, ImportedRows, checked_predictions, require_parts
-from fpp_sweep.trial.posthoc import FITTED_SPLIT, PosthocInputs, PredictionsBySeed, needs_validation
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, PredictionsBySeed, needs_validation
 from fpp_sweep.trial.trial import DatasetResult, with_maps
 
 
@@ -50,35 +49,20 @@ def _with_maps(
     validation: PredictionsBySeed | None,
 ) -> ImportedResults:
     """Return the results of a split with the sweep's post-hoc maps and conformal sets, as far as they have inputs."""
-    zero_shot = sources.zero_shot(split, list(predictions))
     requested_maps = info.work_settings.get("posthoc", ())
     names = []
     notes = []
     for name in [*requested_maps, *_conformal_sets(info)]:
-        missing = _missing_input(name, split, validation, zero_shot)
-        if missing is None:
-            names.append(name)
+        if needs_validation([name], split) and validation is None:
+            notes.append(f"{name} on {split} is left out: the file has no predictions of split {FITTED_SPLIT}")
         else:
-            notes.append(f"{name} on {split} is left out: {missing}")
+            names.append(name)
     if not needs_validation(names, split):
         validation = None
-    temperature = released_temperature(info.model)
-    inputs = PosthocInputs(fitted_on=validation, zero_shot=zero_shot or {}, released_temperature=temperature)
     maps = [name for name in names if name not in catalogue.CONFORMAL]
     conformal = [name for name in names if name in catalogue.CONFORMAL]
-    datasets = with_maps(maps, conformal, _dataset_results(sources, split, predictions), inputs)
+    datasets = with_maps(maps, conformal, _dataset_results(sources, split, predictions), validation)
     return ImportedResults(datasets=datasets, notes=notes)
-
-
-def _missing_input(
-    name: str, split: str, validation: PredictionsBySeed | None, zero_shot: PredictionsBySeed | None
-) -> str | None:
-    """Return why a map or a kind of conformal set cannot be computed on a split; None if it can."""
-    if needs_validation([name], split) and validation is None:
-        return f"the file has no predictions of split {FITTED_SPLIT}"
-    if name == "sals" and zero_shot is None:
-        return "the sweep has no zero-shot logits of these images"
-    return None
 
 
 def _dataset_results(sources: MeasuredSamples, split: str, predictions: PredictionsBySeed) -> list[DatasetResult]:

@@ -1,22 +1,18 @@
-"""The samples on which a sweep has results, and its zero-shot logits, from the predictions of its records."""
+"""The samples on which a sweep has results, from the predictions of its records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.trial.artifacts import FITTED_ON, prediction_files
-from fpp_sweep.trial.imported import Samples, read_logits, read_samples
-from fpp_sweep.trial.posthoc import FITTED_SPLIT, PredictionsBySeed
+from fpp_sweep.trial.imported import Samples, read_samples
+from fpp_sweep.trial.posthoc import FITTED_SPLIT
 
 
 class MeasuredSamples:
-    """Samples and zero-shot logits of a sweep, from the predictions of its records."""
+    """Samples of a sweep, from the predictions of its records."""
 
     def __init__(self, folder: SweepFolder) -> None:
         self._folder = folder
@@ -35,26 +31,6 @@ class MeasuredSamples:
             raise InputError(f"the sweep has no predictions of {dataset} on split {split} to compare with ({splits})")
         samples_by_record = [read_samples(file, dataset, split) for file in candidates]
         return max(samples_by_record, key=lambda samples: len(samples.labels))
-
-    def zero_shot(self, split: str, keys: Sequence[DatasetSeed]) -> PredictionsBySeed | None:
-        """Return the logits of a zero-shot record, which do not depend on the seed; None if there are none."""
-        predictions = {}
-        for dataset, seed in keys:
-            logits = self._zero_shot(dataset, split)
-            if logits is None:
-                return None
-            predictions[dataset, seed] = logits
-        return predictions
-
-    def _zero_shot(self, dataset: str, split: str) -> Predictions | None:
-        """Return the logits of any seed of the first zero-shot record that has predictions of the dataset."""
-        for record in self._records:
-            if record.config.get("method") != catalogue.ZERO_SHOT or record.has_fpp_prompt:
-                continue
-            files = prediction_files(self._folder.artifacts(record.name), split, dataset)
-            if files:
-                return read_logits(files[0], read_samples(files[0], dataset, split))
-        return None
 
     def _files(self, dataset: str, subfolder: str) -> list[Path]:
         """Return a file of predictions of each record."""

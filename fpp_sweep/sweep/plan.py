@@ -13,7 +13,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
-from fpp_sweep.statistics.posthoc_maps import CONFORMAL_SETS, released_temperature, require_images
+from fpp_sweep.statistics.posthoc_maps import CONFORMAL_SETS, require_images
 from fpp_sweep.sweep.worker_spec import metrics_of_space
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.posthoc import FITTED_SPLIT, is_fitted, needs_validation
@@ -53,7 +53,6 @@ def make_plan(space: Space, inspector: Inspector) -> Plan:
         shards=space.work.shards,
         columns=space.columns(),
         posthoc=space.work.posthoc,
-        released_temperature=released_temperature(space.work.model),
     )
     _require_images_of_fits(plan)
     return plan

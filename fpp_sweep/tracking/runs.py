@@ -175,8 +175,8 @@ def safe_name(name: str) -> str:
 
     >>> safe_name("ece/dtd")
     'ece/dtd'
-    >>> safe_name("ece@sals/dtd")
-    'ece after sals/dtd'
+    >>> safe_name("ece@isotonic/dtd")
+    'ece after isotonic/dtd'
     >>> safe_name("ece/my data (new)!").startswith("ece/my data _new__-")
     True
     """

@@ -222,23 +222,6 @@ def _classes_of(path: Path, metadata: Mapping[bytes, bytes]) -> tuple[str, ...]:
     return tuple(classes)
 
 
-def read_logits(path: Path, samples: Samples) -> Predictions | None:
-    """Return the predictions of such a file with their logits; None if it has no logits."""
-    table = read_columns(path, lambda name: name in ("id", "logits"), remedy="evaluate again")
-    if "logits" not in table.column_names:
-        return None
-    require_texts(path, table)
-    try:
-        logits = _padded(path, table["logits"])
-    except InputError:
-        raise
-    except (ValueError, NotImplementedError, TypeError) as error:  # pyarrow's errors are such
-        raise InputError(f"{path}: `logits` must hold lists of numbers ({error}); evaluate again") from error
-    if logits.shape[1] != len(samples.classes) or not np.isfinite(logits).all():
-        raise InputError(f"{path}: `logits` must have a number for each of {len(samples.classes)} classes")
-    return _predictions(table["id"].to_pylist(), samples, softmax(logits), logits)
-
-
 # --- checks -----------------------------------------------------------------------------------------
 
 

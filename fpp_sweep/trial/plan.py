@@ -38,7 +38,6 @@ class Plan:
     # seed -> the seed that draws the views instead; after the search, seeds draw the pretraining only
     view_seeds: Mapping[int, int] = field(default_factory=dict)
     posthoc: tuple[str, ...] = ()  # post-hoc maps
-    released_temperature: float = 1.0  # temperature of the map `temperature_released`
 
     @property
     def conformal(self) -> list[str]:
@@ -91,15 +90,11 @@ class Plan:
                 tasks[dataset.name, seed] = self._shards(config, dataset, seed, tuple(sorted(columns)))
         return tasks
 
-    def posthoc_tasks(self, config: TrialConfig, split: str) -> PosthocTasks:
-        """Return the further tasks that post-hoc maps of a trial need on a split."""
-        validation: Shards | None = None
+    def posthoc_tasks(self, config: TrialConfig, split: str) -> Shards:
+        """Return the tasks on validation that maps and conformal sets of a trial are fitted on; none: cross-fitted."""
         if needs_validation([*self.posthoc, *self.conformal], split):
-            validation = self.tasks(config, FITTED_SPLIT)
-        zero_shot: Shards = {}
-        if "sals" in self.posthoc:
-            zero_shot = self.tasks(zero_shot_of(config), split)
-        return PosthocTasks(validation=validation, zero_shot=zero_shot)
+            return self.tasks(config, FITTED_SPLIT)
+        return {}
 
     def _shards(self, config: TrialConfig, dataset: DatasetInfo, seed: int, columns: tuple[str, ...]) -> list[EvalTask]:
         images = self.range_of(dataset)
@@ -117,25 +112,6 @@ class Plan:
             pretraining_seed=pretraining_seed,
         )
         return whole.shards(self.shards)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PosthocTasks:
-    """Tasks that post-hoc maps need beside those of the trial."""
-
-    validation: Shards | None  # None: maps are cross-fitted
-    zero_shot: Shards
-
-    @property
-    def evaluations(self) -> list[EvalTask]:
-        return flatten([*(self.validation or {}).values(), *self.zero_shot.values()])
-
-
-def zero_shot_of(config: TrialConfig) -> TrialConfig:
-    """Return the zero-shot trial of the templates, words or file that a trial starts from."""
-    if config.templates:
-        return config.replace({"method": catalogue.ZERO_SHOT_ENSEMBLE, "adapt.templates": config.templates})
-    return config.replace({"method": catalogue.ZERO_SHOT, "prompt": config.source})
 
 
 def flatten(lists: Iterable[Sequence[EvalTask]]) -> list[EvalTask]:

@@ -8,7 +8,7 @@ no image's label has a part in its own map, and a search that measures an object
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,21 +29,11 @@ from fpp_sweep.statistics.posthoc_maps import (
     require_fittable,
     with_isotonic,
     with_temperature,
-    with_zero_shot_range,
 )
 
 LOGITS = "logits"  # the column of predictions that maps need
 FITTED_SPLIT = "val"  # the split that maps of the test split are fitted on
 PredictionsBySeed = Mapping[DatasetSeed, Predictions]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PosthocInputs:
-    """Inputs of maps beside the measured predictions."""
-
-    fitted_on: PredictionsBySeed | None = None  # predictions of the validation split; none: maps are cross-fitted
-    zero_shot: PredictionsBySeed = field(default_factory=dict)  # on the measured images, by `sals`
-    released_temperature: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +82,19 @@ def is_fitted(name: str) -> bool:
     return name in catalogue.CONFORMAL or catalogue.POSTHOC[name].fitted_on.startswith("val")
 
 
-def apply_maps(maps: Sequence[str], measured: PredictionsBySeed, inputs: PosthocInputs) -> MappedPredictions:
-    """Return the measured predictions after each map; raise InputError if one cannot be fitted."""
+def apply_maps(
+    maps: Sequence[str], measured: PredictionsBySeed, fitted_on: PredictionsBySeed | None = None
+) -> MappedPredictions:
+    """Return the measured predictions after each map; raise InputError if one cannot be fitted.
+
+    `fitted_on` are the predictions of the validation split; none: maps are cross-fitted.
+    """
     fits: list[MapFit] = []
     by_map: dict[str, PredictionsBySeed] = {}
     for name in maps:
         mapped = {}
         for key, predictions in measured.items():
-            probabilities, fit = _map_dataset(name, key, measured, inputs)
+            probabilities, fit = _map_dataset(name, key, measured, fitted_on)
             mapped[key] = recalibrated(predictions, probabilities)
             if fit is not None:
                 fits.append(fit)
@@ -107,23 +102,20 @@ def apply_maps(maps: Sequence[str], measured: PredictionsBySeed, inputs: Posthoc
     return MappedPredictions(by_map=by_map, fits=fits)
 
 
-def _map_dataset(name: str, key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs) -> MappedDataset:
+def _map_dataset(
+    name: str, key: DatasetSeed, measured: PredictionsBySeed, fitted_on: PredictionsBySeed | None
+) -> MappedDataset:
     """Return one dataset's probabilities after a map, and the fit of the map if it has temperatures."""
     raw = measured[key]
-    if name == "sals":
-        zero_shot = _logits_in_order(inputs.zero_shot[key], raw.ids)
-        return MappedDataset(with_zero_shot_range(logits_of(raw), zero_shot))
-    if name == "temperature_released":
-        return MappedDataset(with_temperature(logits_of(raw), inputs.released_temperature))
     if name == "temperature_oracle":
         fit = fit_temperature([_labelled(raw)])
         probabilities = with_temperature(logits_of(raw), fit.temperature)
         return MappedDataset(probabilities, _map_fit(name, key, len(raw), [fit]))
     if name == "temperature_transfer":
-        return _map_by_transfer(key, measured, inputs)
-    if inputs.fitted_on is None:
+        return _map_by_transfer(key, measured, fitted_on or measured)
+    if fitted_on is None:
         return _map_by_folds(name, key, raw)
-    return _map_by_validation(name, key, raw, inputs.fitted_on[key])
+    return _map_by_validation(name, key, raw, fitted_on[key])
 
 
 def _map_by_validation(name: str, key: DatasetSeed, raw: Predictions, source: Predictions) -> MappedDataset:
@@ -161,12 +153,9 @@ def _map_by_folds(name: str, key: DatasetSeed, raw: Predictions) -> MappedDatase
     return MappedDataset(probabilities, _map_fit(name, key, len(raw), fits))
 
 
-def _map_by_transfer(key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs) -> MappedDataset:
+def _map_by_transfer(key: DatasetSeed, measured: PredictionsBySeed, fitted_on: PredictionsBySeed) -> MappedDataset:
     """Map predictions by the temperature of the other datasets, of which each counts the same."""
     dataset, seed = key
-    fitted_on = inputs.fitted_on
-    if fitted_on is None:
-        fitted_on = measured
     sources = []
     images = 0
     for (source, source_seed), predictions in fitted_on.items():
@@ -206,12 +195,6 @@ def _map_fit(name: str, key: DatasetSeed, images: int, fits: Sequence[Temperatur
 
 def _labelled(predictions: Predictions) -> LabelledLogits:
     return LabelledLogits(logits=logits_of(predictions), labels=predictions.labels)
-
-
-def _logits_in_order(predictions: Predictions, ids: Sequence[str]) -> Numbers:
-    """Return logits (N, K) of samples in another order: a stream's may differ from that of the dataset."""
-    positions = {sample_id: position for position, sample_id in enumerate(predictions.ids)}
-    return logits_of(predictions)[[positions[sample_id] for sample_id in ids]]
 
 
 def logits_of(predictions: Predictions) -> Numbers:

@@ -25,8 +25,8 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.conformal import with_conformal_sets
-from fpp_sweep.trial.plan import ImageRange, Plan, PosthocTasks, Shards, flatten, largest_first, with_pretrainings
-from fpp_sweep.trial.posthoc import FITTED_SPLIT, MapFit, PosthocInputs, apply_maps
+from fpp_sweep.trial.plan import ImageRange, Plan, Shards, flatten, largest_first, with_pretrainings
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, MapFit, PredictionsBySeed, apply_maps
 from fpp_sweep.trial.results import TaskResult
 
 ValuesByName = dict[str, float]  # names of metrics or of stages
@@ -71,7 +71,7 @@ def run_trial(
     tasks = with_pretrainings(largest_first(plan, flatten(shards.values())))
     done = _run_tasks(tasks, executor, order)
     posthoc_tasks = plan.posthoc_tasks(config, split)
-    further_tasks = [task for task in with_pretrainings(posthoc_tasks.evaluations) if task not in done]
+    further_tasks = [task for task in with_pretrainings(flatten(posthoc_tasks.values())) if task not in done]
     done |= _run_tasks(further_tasks, executor, order)
     datasets = []
     for seed in plan.seeds:
@@ -79,7 +79,7 @@ def run_trial(
             images = plan.range_of(dataset)
             datasets.append(_dataset_result(dataset, seed, shards[dataset.name, seed], done, images))
     if plan.posthoc or plan.conformal:
-        datasets = _with_fits(plan, split, datasets, posthoc_tasks, done)
+        datasets = _with_fits(plan, datasets, posthoc_tasks, done)
     return summarize(datasets, list(done.values())), datasets
 
 
@@ -89,37 +89,31 @@ def _run_tasks(tasks: Sequence[Task], executor: Executor, order: int) -> dict[Ta
 
 
 def _with_fits(
-    plan: Plan,
-    split: str,
-    datasets: Sequence[DatasetResult],
-    posthoc_tasks: PosthocTasks,
-    done: Mapping[Task, TaskResult],
+    plan: Plan, datasets: Sequence[DatasetResult], posthoc_tasks: Shards, done: Mapping[Task, TaskResult]
 ) -> list[DatasetResult]:
     """Return the results with conformal sets, and with their predictions after each post-hoc map."""
     fitted_on = None
-    if posthoc_tasks.validation is not None:
-        fitted_on = _predictions_of(plan, FITTED_SPLIT, posthoc_tasks.validation, done)
-    inputs = PosthocInputs(
-        fitted_on=fitted_on,
-        zero_shot=_predictions_of(plan, split, posthoc_tasks.zero_shot, done),
-        released_temperature=plan.released_temperature,
-    )
-    return with_maps(plan.posthoc, plan.conformal, datasets, inputs)
+    if posthoc_tasks:
+        fitted_on = _predictions_of(plan, FITTED_SPLIT, posthoc_tasks, done)
+    return with_maps(plan.posthoc, plan.conformal, datasets, fitted_on)
 
 
 def with_maps(
-    maps: Sequence[str], conformal: Sequence[str], datasets: Sequence[DatasetResult], inputs: PosthocInputs
+    maps: Sequence[str],
+    conformal: Sequence[str],
+    datasets: Sequence[DatasetResult],
+    validation: PredictionsBySeed | None,
 ) -> list[DatasetResult]:
     """Return the results with conformal sets, with their predictions after each post-hoc map, and the maps' fits."""
     measured = {(result.dataset.name, result.seed): result.predictions for result in datasets}
-    mapped = apply_maps(maps, measured, inputs)
-    with_sets = with_conformal_sets(conformal, measured, inputs.fitted_on)
+    mapped = apply_maps(maps, measured, validation)
+    with_sets = with_conformal_sets(conformal, measured, validation)
     results = []
     for result in datasets:
         key = (result.dataset.name, result.seed)
         fitted_on = None
-        if inputs.fitted_on is not None:
-            fitted_on = inputs.fitted_on[key]
+        if validation is not None:
+            fitted_on = validation[key]
         with_fits = replace(
             result,
             predictions=with_sets[key],

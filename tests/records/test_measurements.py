@@ -60,16 +60,16 @@ def test_a_file_is_read_again_once_its_folder_has_changed(tmp_path):
 def test_statistics_after_a_map_are_of_the_same_datasets_and_seeds(tmp_path):
     folder = write_measured_sweep(tmp_path / "sweep", World(80), {"trial-0002": (0.7, 0.1)}, seeds=(0, 1))
     table = dict(read_block_stats(folder.artifacts("trial-0002"), "val"))
-    file = folder.artifacts("trial-0002") / "val" / block_stats_file("sals")
+    file = folder.artifacts("trial-0002") / "val" / block_stats_file("isotonic")
     file.write_bytes(to_bytes(table))
-    measured = measure(folder, folder.trials(), "val", ["accuracy", "ece@sals"])
-    assert {"accuracy", "ece@sals"} <= set(measured.samples.records["trial-0002"].metrics)
+    measured = measure(folder, folder.trials(), "val", ["accuracy", "ece@isotonic"])
+    assert {"accuracy", "ece@isotonic"} <= set(measured.samples.records["trial-0002"].metrics)
     del table["digits", 1]
     file.write_bytes(to_bytes(table))
-    measured = measure(folder, folder.trials(), "val", ["accuracy", "ece@sals"])
+    measured = measure(folder, folder.trials(), "val", ["accuracy", "ece@isotonic"])
     assert measured.samples.records == {}
     assert measured.notes == [
-        "trial-0002: block statistics of split val are ignored: block_stats@sals.npz is of other images than "
+        "trial-0002: block statistics of split val are ignored: block_stats@isotonic.npz is of other images than "
         "block_stats.npz"
     ]
 

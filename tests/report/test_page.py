@@ -533,14 +533,14 @@ def test_the_page_works_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme):
 
 
 def test_numbers_of_a_trial_begin_with_the_objectives_and_the_metrics_of_every_table(tmp_path):
-    average = {"accuracy": 70.0, "mce": 30.0, "sce": 2.0, "ece": 5.0, "brier": 0.4, "nll": 0.9, "ece@sals": 4.0}
+    average = {"accuracy": 70.0, "mce": 30.0, "sce": 2.0, "ece": 5.0, "brier": 0.4, "nll": 0.9, "ece@isotonic": 4.0}
     result = replace(split_result(), average=average, datasets={"digits": average}, deviation={})
     objectives = (NLL,)
     record = trial(0, objectives=objectives, results={"val": result}, values=[0.9])
     written = write_sweep(tmp_path, sweep_info(objectives), [record])
     write_report(written, pages=True)
     heads = page_data(written.report)["trials"]["trial-0000"]["numbers"]["val"][0]
-    assert heads == ["", "nll", "accuracy", "ece", "ece@sals", "mce", "sce", "brier"]
+    assert heads == ["", "nll", "accuracy", "ece", "ece@isotonic", "mce", "sce", "brier"]
 
 
 def test_numbers_of_a_trial_have_the_cost_that_is_an_objective(tmp_path):

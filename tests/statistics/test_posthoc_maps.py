@@ -15,7 +15,6 @@ from fpp_sweep.statistics.posthoc_maps import (
     fit_temperature,
     recalibrated,
     require_fittable,
-    rescaled_to_range,
     softmax,
     with_isotonic,
     with_temperature,
@@ -23,7 +22,6 @@ from fpp_sweep.statistics.posthoc_maps import (
 from tests.golden import read
 
 GOLDEN, _ = read("posthoc_small")
-ZERO_SHOT = read("family_small")[0]["zeroshot/logits"].numpy().astype(np.float64)
 
 
 def golden_logits(name):
@@ -82,18 +80,6 @@ def test_a_temperature_of_several_datasets_weights_each_equally():
 def test_a_minimiser_that_does_not_exist_is_reported(name, problem):
     fit = fit_temperature([golden_logits(name)])
     assert (fit.temperature, fit.problem) == (1.0, problem)
-
-
-@pytest.mark.parametrize("method", ["tps", "mta", "tda"])
-def test_sals_gives_the_golden_logits(method):
-    logits = GOLDEN[f"sals_{method}/input_logits"].numpy().astype(np.float64)
-    expected = GOLDEN[f"sals_{method}/logits"].numpy()
-    np.testing.assert_allclose(rescaled_to_range(logits, ZERO_SHOT), expected, atol=1e-3)
-
-
-def test_sals_keeps_constant_logits():
-    logits = np.array([[2.0, 2.0, 2.0]])
-    assert rescaled_to_range(logits, np.array([[1.0, 5.0, 3.0]])).tolist() == logits.tolist()
 
 
 def test_isotonic_regression_maps_the_top_confidence_and_scales_the_other_classes():

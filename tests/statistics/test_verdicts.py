@@ -110,7 +110,7 @@ def test_the_reason_names_the_missing_evidence():
         ("accuracy", 1.0),
         ("ece", 1.0),
         ("ece/dtd", 1.0),
-        ("ece@sals", 1.0),
+        ("ece@isotonic", 1.0),
         ("nll", 0.02),
         ("brier", 0.01),
         ("aurc", 0.01),

@@ -26,13 +26,12 @@ from fpp_sweep.sweep.api import Trial
 from fpp_sweep.sweep.measured_samples import MeasuredSamples
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.imported import read_rows
-from fpp_sweep.trial.posthoc import PosthocInputs
 from fpp_sweep.trial.trial import DatasetResult, summarize, with_maps
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.processes import ROOT
 from tests.kit.records import RANGES, sweep_info, write_sweep
 
-MAPS = ("temperature_val", "temperature_transfer", "sals", "isotonic")
+MAPS = ("temperature_val", "temperature_transfer", "isotonic")
 SETS = ["lac_90", "aps_95"]
 CLASSES = {"digits": ("zero", "one", "two"), "scenes": ("a beach", "a street", "a forest", "a field", "a lake")}
 IMAGES = {"test": 120, "val": 90}
@@ -60,11 +59,8 @@ def write_trial_with_maps(folder, name, method, seed):
         )
         measured = predictions(dataset, "test", seed)
         results.append(DatasetResult(dataset=info, seed=0, predictions=measured, prompt=None))
-    inputs = PosthocInputs(
-        fitted_on={(dataset, 0): predictions(dataset, "val", seed) for dataset in CLASSES},
-        zero_shot={(dataset, 0): predictions(dataset, "test", 1) for dataset in CLASSES},
-    )
-    results = with_maps(MAPS, SETS, results, inputs)
+    validation = {(dataset, 0): predictions(dataset, "val", seed) for dataset in CLASSES}
+    results = with_maps(MAPS, SETS, results, validation)
     write_artifacts(folder.artifacts(name), results, "test", name)
     result = summarize(results, [])
     config = TrialConfig(method=method, prompt="a photo of a").flat()
@@ -218,7 +214,6 @@ def test_one_dataset_and_split_need_no_columns_for_them(sweep, tmp_path):
     run_import(tmp_path / "theirs.npz")
     result = sweep.trial("baseline-theirs").results["test"]
     assert result.average["accuracy"] == sweep.trial("trial-0001").results["test"].datasets["digits"]["accuracy"]
-    assert "ece@sals" in result.average
     assert result.notes == [
         f"{name} on test is left out: the file has no predictions of split val"
         for name in ("temperature_val", "temperature_transfer", "isotonic", *SETS)

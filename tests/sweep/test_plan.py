@@ -56,12 +56,14 @@ def test_a_search_on_the_test_split_opens_no_other_split(worker):
 
 
 def test_maps_of_the_test_split_open_the_validation_split(worker):
-    maps = "work.posthoc=[none, sals, temperature_val]"
+    maps = "work.posthoc=[none, isotonic, temperature_val]"
     requested = small_space("search.split=test", maps, "search.evaluate_only=true")
-    assert requested.work.posthoc == ("sals", "temperature_val")
+    assert requested.work.posthoc == ("isotonic", "temperature_val")
     with pytest.raises(InputError, match="scenes, split val: 5 images are too few for a post-hoc map, which needs 50"):
         make_plan(requested, worker)
-    assert list(make_plan(small_space("search.split=test", "work.posthoc=[sals]"), worker).datasets) == ["test"]
+    assert list(make_plan(small_space("search.split=test", "work.posthoc=[temperature_oracle]"), worker).datasets) == [
+        "test"
+    ]
 
 
 def test_an_objective_after_a_map_computes_the_map_and_keeps_the_logits():

@@ -20,7 +20,7 @@ from fpp_sweep.trial.artifacts import (
     write_artifacts,
     write_predictions,
 )
-from fpp_sweep.trial.imported import Samples, read_logits, read_rows, read_samples
+from fpp_sweep.trial.imported import read_rows, read_samples
 from fpp_sweep.trial.trial import DatasetResult
 
 CLASSES = ("a cat", "a dog")
@@ -112,27 +112,6 @@ def test_lists_of_texts_and_a_file_without_rows_are_refused_with_a_remedy(tmp_pa
             np.savez(file, id=np.array([], str), logits=np.zeros((0, 2)))
         with pytest.raises(InputError, match=f"{name}: has no rows; write one for each sample$"):
             read_rows(file)
-
-
-LOGITS = {
-    "numbers": [1.0, 2.0],
-    "texts": ["a", "b"],
-    "lists of texts": [["a"], ["b"]],
-    "short lists": [[1.0], [2.0, 3.0]],
-    "wide lists": [[1.0] * 3] * 2,
-    "no lists": [None, [1.0, 2.0]],
-    "no numbers": [[1.0, None], [1.0, 2.0]],
-    "no finite numbers": [[1.0, np.inf], [1.0, 2.0]],
-}
-
-
-@pytest.mark.parametrize("logits", LOGITS.values(), ids=LOGITS)
-def test_damaged_logits_are_refused(tmp_path, logits):
-    samples = Samples(dataset="digits", split="val", classes=CLASSES, labels={"0.png": 0, "1.png": 1})
-    assert read_logits(damaged_file(tmp_path / FILE, {}), samples) is not None
-    assert read_logits(damaged_file(tmp_path / FILE, {"logits": None}), samples) is None
-    with pytest.raises(InputError, match="`logits"):
-        read_logits(damaged_file(tmp_path / FILE, {"logits": logits}), samples)
 
 
 PREDICTIONS = {

@@ -25,7 +25,7 @@ from fpp_sweep.statistics.posthoc_maps import (
     with_temperature,
 )
 from fpp_sweep.trial.artifacts import write_artifacts
-from fpp_sweep.trial.posthoc import PosthocInputs, apply_maps, folds_of, needs_validation
+from fpp_sweep.trial.posthoc import apply_maps, folds_of, needs_validation
 from fpp_sweep.trial.trial import run_trial
 from tests.kit.names import ZERO_SHOT
 from tests.kit.workers import inline, plan_of
@@ -58,7 +58,7 @@ def confidences(probabilities):
 
 def test_a_map_for_the_test_split_is_fitted_on_the_whole_validation_split():
     test, val = overconfident_predictions(seed=1), overconfident_predictions(seed=2)
-    mapped = apply_maps(["temperature_val"], {("dtd", 0): test}, PosthocInputs(fitted_on={("dtd", 0): val}))
+    mapped = apply_maps(["temperature_val"], {("dtd", 0): test}, {("dtd", 0): val})
     fit = fit_temperature([labelled_logits(val)])
     expected = with_temperature(test.columns["logits"], fit.temperature)
     np.testing.assert_allclose(mapped.by_map["temperature_val"]["dtd", 0].confidence, confidences(expected), rtol=1e-6)
@@ -71,7 +71,7 @@ def test_on_validation_the_map_of_an_image_ignores_its_own_label():
     run = {("dtd", 0): raw}
     folds = folds_of("dtd", raw.ids)
     assert np.bincount(folds).tolist() == [200 // FOLDS] * FOLDS
-    result = apply_maps(["temperature_val"], run, PosthocInputs())
+    result = apply_maps(["temperature_val"], run)
     mapped = result.by_map["temperature_val"]["dtd", 0]
     (record,) = result.fits
     assert len(record.temperatures) == FOLDS
@@ -92,7 +92,7 @@ def test_a_map_keeps_the_class_that_is_predicted_where_two_classes_tie_in_half_p
     raw = Predictions.of([str(number) for number in range(200)], labels, probabilities, {"logits": logits})
     assert raw.predicted[0] == 0
     run = {("dtd", 0): raw, ("pets", 0): raw}
-    (mapped,) = apply_maps([name], run, PosthocInputs(zero_shot=run)).by_map.values()
+    (mapped,) = apply_maps([name], run).by_map.values()
     assert mapped["dtd", 0].predicted.tolist() == raw.predicted.tolist()
 
 
@@ -110,7 +110,7 @@ def test_a_transferred_temperature_uses_no_label_of_the_dataset_that_it_scales()
         ("dtd", 1): overconfident_predictions(seed=3),
     }
     datasets["pets", 1] = overconfident_predictions(seed=4, classes=7)
-    mapped = apply_maps(["temperature_transfer"], datasets, PosthocInputs())
+    mapped = apply_maps(["temperature_transfer"], datasets)
     fits = {(fit.dataset, fit.seed): fit.temperatures[0] for fit in mapped.fits}
     assert fits["dtd", 1] == fit_temperature([labelled_logits(datasets["pets", 1])]).temperature
     assert fits["pets", 0] == fit_temperature([labelled_logits(datasets["dtd", 0])]).temperature
@@ -119,10 +119,7 @@ def test_a_transferred_temperature_uses_no_label_of_the_dataset_that_it_scales()
 @pytest.mark.parametrize("name", MAPS)
 def test_no_map_changes_a_predicted_class(name):
     measured = {("dtd", 0): overconfident_predictions(seed=1), ("pets", 0): overconfident_predictions(seed=2)}
-    inputs = PosthocInputs(released_temperature=1.16)
-    if name == "sals":
-        inputs = PosthocInputs(zero_shot=measured)
-    mapped = apply_maps([name], measured, inputs).by_map[name]
+    mapped = apply_maps([name], measured).by_map[name]
     for run, raw in measured.items():
         assert mapped[run].predicted.tolist() == raw.predicted.tolist()
         assert mapped[run].ids == raw.ids
@@ -130,7 +127,7 @@ def test_no_map_changes_a_predicted_class(name):
 
 def test_a_map_that_finds_no_temperature_reports_it_and_changes_nothing():
     raw = overconfident_predictions(right=True)
-    mapped = apply_maps(["temperature_oracle"], {("dtd", 0): raw}, PosthocInputs())
+    mapped = apply_maps(["temperature_oracle"], {("dtd", 0): raw})
     (fit,) = mapped.fits
     assert fit.sentence == f"temperature_oracle, dtd, seed 0: no temperature, so T = 1 ({ALL_RIGHT})"
     np.testing.assert_allclose(mapped.by_map["temperature_oracle"]["dtd", 0].confidence, raw.confidence, rtol=1e-6)
@@ -141,7 +138,7 @@ def test_a_fold_that_finds_no_temperature_is_reported_alone():
     raw = overconfident_predictions(right=True)
     in_fold = folds_of("dtd", raw.ids) == 0
     labels = np.where(in_fold, (raw.labels + 1) % 4, raw.labels)
-    (fit,) = apply_maps(["temperature_val"], {("dtd", 0): replace(raw, labels=labels)}, PosthocInputs()).fits
+    (fit,) = apply_maps(["temperature_val"], {("dtd", 0): replace(raw, labels=labels)}).fits
     assert fit.sentence == (
         f"temperature_val, dtd, seed 0: no temperature in 1 of {FOLDS} folds, so T = 1 ({ALL_RIGHT})"
     )
@@ -149,13 +146,13 @@ def test_a_fold_that_finds_no_temperature_is_reported_alone():
 
 def test_too_few_images_are_refused():
     with pytest.raises(InputError, match="dtd: 30 images are too few for a post-hoc map"):
-        apply_maps(["isotonic"], {("dtd", 0): overconfident_predictions(30)}, PosthocInputs())
+        apply_maps(["isotonic"], {("dtd", 0): overconfident_predictions(30)})
 
 
 def test_only_the_test_split_needs_the_validation_split():
     assert needs_validation(["temperature_val"], "test")
     assert not needs_validation(["temperature_val"], "val")
-    assert not needs_validation(["temperature_released", "sals", "temperature_oracle"], "test")
+    assert not needs_validation(["temperature_oracle"], "test")
 
 
 @pytest.fixture(scope="module")
@@ -167,14 +164,7 @@ def worker(make_worker):
 def measured(worker, tmp_path_factory):
     """A trial on two datasets of the test split with all maps, in a sweep's folder."""
     folder = SweepFolder(tmp_path_factory.mktemp("sweep"))
-    plan = plan_of(
-        worker,
-        datasets=("digits", "scenes"),
-        splits=("test", "val"),
-        columns=("logits",),
-        posthoc=MAPS,
-        released_temperature=1.16,
-    )
+    plan = plan_of(worker, datasets=("digits", "scenes"), splits=("test", "val"), columns=("logits",), posthoc=MAPS)
     result, datasets = run_trial(
         plan, QUICK.replace({"method": "zero_mean"}), "test", inline(worker, plan, folder.tasks)
     )
@@ -198,7 +188,7 @@ def test_a_trial_has_every_metric_after_every_map_but_accuracy(measured):
 def test_the_fits_and_the_block_statistics_of_every_map_are_files(measured):
     folder, record, _, _ = measured
     fits = json.loads((folder.artifacts("trial-0000") / "test/posthoc.json").read_text())
-    assert {fit["posthoc"] for fit in fits} == {name for name in MAPS if "temp" in name} - {"temperature_released"}
+    assert {fit["posthoc"] for fit in fits} == {name for name in MAPS if "temp" in name}
     assert {fit["images"] for fit in fits} == {IMAGES}
     samples = measure(folder, [record], "test", ["ece", "ece@temperature_val", "nll@isotonic"]).samples
     for metric in ("nll@isotonic", "nll@isotonic/digits"):
@@ -207,17 +197,6 @@ def test_the_fits_and_the_block_statistics_of_every_map_are_files(measured):
         assert interval.value == pytest.approx(measured_value(record.results["test"], metric), abs=1e-6)
     value = samples.records["trial-0000"].metrics["ece@temperature_val"].value
     assert value == pytest.approx(measured_value(record.results["test"], "ece@temperature_val"), abs=1e-6)
-
-
-def test_sals_leaves_the_ece_of_zero_shot_unchanged(measured, worker, tmp_path):
-    _, _, datasets, plan = measured
-    zero_shot, parts = run_trial(plan, QUICK.replace({"method": ZERO_SHOT}), "test", inline(worker, plan, tmp_path))
-    # SaLS scales logits to the range of zero-shot's, so zero-shot keeps its own
-    assert zero_shot.average["ece@sals"] == pytest.approx(zero_shot.average["ece"], abs=1e-3)
-    expected = parts[0].predictions.columns["logits"].astype(np.float64)
-    spread = np.ptp(np.log(np.sort(datasets[0].mapped["sals"].confidence)))
-    assert spread > 0
-    assert expected.shape[1] == len(datasets[0].dataset.classes)
 
 
 def test_isotonic_maps_on_validation_are_cross_fitted_by_a_trial(worker, tmp_path):

@@ -16,7 +16,6 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.released import released_templates
 from fpp_sweep.spec.specs import TextSource
 from fpp_sweep.trial.adapting import make_adapter
-from fpp_sweep.trial.plan import zero_shot_of
 from fpp_sweep.trial.templates import texts_by_class
 from fpp_sweep.trial.trial import run_trial
 from tests.kit.workers import inline, plan_of
@@ -136,19 +135,12 @@ def test_several_templates_equal_the_normalised_mean_of_prompts(small, tmp_path)
 @pytest.mark.parametrize("method", ["zero_shot_ensemble", "zero", "tda"])
 def test_a_trial_with_templates_runs_and_differs_from_its_prompt(make_worker, tmp_path, method):
     worker = make_worker(limit=60)
-    plan = replace(plan_of(worker, columns=("logits",)), posthoc=("sals",))
+    plan = replace(plan_of(worker, columns=("logits",)), posthoc=("temperature_oracle",))
     executor = inline(worker, plan, tmp_path)
     config = TrialConfig(method=method, prompt="fpp").replace({"adapt.templates": "simple", "views.count": 4})
     result, (digits,) = run_trial(plan, config, "val", executor)
     assert digits.prompt is None
-    assert "ece@sals" in result.average
+    assert "ece@temperature_oracle" in result.average
     words = TrialConfig(method=method.replace("_ensemble", ""), prompt="a photo of a").replace({"views.count": 4})
     _, (other,) = run_trial(plan, words, "val", executor)
     assert (digits.predictions.confidence != other.predictions.confidence).any()
-
-
-def test_the_zero_shot_trial_of_a_config_with_templates_is_their_ensemble():
-    config = TrialConfig(method="tda", prompt="fpp").replace({"adapt.templates": "simple"})
-    plain = zero_shot_of(config)
-    assert (plain.method, plain.templates) == ("zero_shot_ensemble", "simple")
-    assert zero_shot_of(TrialConfig(method="tda", prompt="fpp")).templates == ""
