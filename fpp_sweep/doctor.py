@@ -46,11 +46,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = api.Options(address=args.address, tracking_uri=args.tracking_uri)
     with flags_in_errors(args):
         target = doctor_target.target_of(args.space, overrides(args), options)
-    is_well = inspection.print_findings(target, cluster_file)
-    if not options.on_cluster and (args.data_root or args.dataset_file or args.datasets or args.verify):
+    named = target.named_datasets
+    if named is None:
         named = doctor_target.NamedDatasets(args.datasets or [], args.data_root, args.dataset_file)
+    surveys = []
+    if not options.on_cluster and (args.data_root or args.dataset_file or args.datasets or args.verify):
+        surveys = inspection.survey(named)  # refuses a wrong name before anything is printed
+    is_well = inspection.print_findings(target, cluster_file)
+    if surveys:
         print()
-        is_well &= inspection.print_datasets(target.named_datasets or named, verify=args.verify)
+        is_well &= inspection.print_datasets(surveys, named.data_root, verify=args.verify)
     print("verdict: nothing is wrong" if is_well else "verdict: something is wrong, see above")
     if not is_well:
         sys.exit(1)

@@ -21,7 +21,6 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import TaskData
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask
 from fpp_sweep.workers.actors import RayWorker
-from fpp_sweep.workers.needs import WorkerNeeds
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = re.findall(r"^\| `(\w+)` \|", (ROOT / "benchmarks/README.md").read_text(), re.MULTILINE)
@@ -61,7 +60,7 @@ def test_sides_that_differ_are_reported(result, message):
 def test_a_light_worker_answers_the_messages_of_the_scheduler(tmp_path):
     light = scale.LightActor(seconds=0.0)
     actor = SimpleNamespace(run=SimpleNamespace(remote=light.run))
-    worker = RayWorker(actor, scale.model_info(), WorkerNeeds(workers=1, cpus=0.0, gpus=0.0, env={}), tmp_path)
+    worker = RayWorker(actor, scale.model_info(), tmp_path)
     evaluation = EvalTask(config=TrialConfig(), dataset="set0", split="test", seed=0, start=0, stop=64)
     pretraining = PretrainTask(config=TrialConfig(), dataset="set0", seed=0)
     results = []

@@ -145,9 +145,9 @@ def test_hostile_names_of_a_dataset_make_one_row(capsys, tmp_path):
     (tmp_path / "linked").symlink_to(images)
     with pytest.raises(SystemExit):
         run(lambda: doctor.main(["--dataset-file", str(file), "--datasets", "zoo"]))
-    rows = capsys.readouterr().out.partition("\nnode ")[0].splitlines()
+    rows = capsys.readouterr().out.rpartition("\n\n")[2].splitlines()
     assert all(map(str.isprintable, rows))
-    assert [row.split()[0] for row in rows if not row.startswith(" ")] == ["dataset", "zoo"]
+    assert [row.split()[0] for row in rows if not row.startswith(" ")] == ["dataset", "zoo", "verdict:"]
 
 
 @pytest.mark.parametrize("flag", ["--space", "--config", "--plugin", "--dataset-file"])

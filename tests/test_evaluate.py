@@ -120,7 +120,7 @@ def test_the_command_line_overrides_settings_of_a_config_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("fpp.gamma2: 1\n", "unknown key 'fpp.gamma2'"),
+        ("fpp.gamma2: 1\n", "has no `config:`"),
         ("config: {fpp.gama2: 1}\n", ":1: config.fpp.gama2: unknown setting 'fpp.gama2', did you mean 'fpp.gamma2'"),
         ("config: {fpp.steps: -1}\n", "config.fpp.steps: must be >= 0 (-1)"),
         ("{}\n", "has no `config:`"),

@@ -103,7 +103,7 @@ def test_the_entrypoint_starts_or_resumes_the_sweep(job, tmp_path, sweep_exists)
     words = subprocess.run(entrypoint, shell=True, check=True, capture_output=True, text=True).stdout.split()
     assert words[:2] == ["-m", "fpp_sweep.tune"]
     args = tune.parse(words[2:])
-    assert (args.name, args.resume, args.address) == (name, sweep_exists, "auto")
+    assert (args.name, args.resume is not None, args.address) == (name, sweep_exists, "auto")
     assert args.space.name in os.listdir(ROOT / "search_spaces")
     assert args.out == Path("sweeps")  # the folder in which the entrypoint looks for the sweep
     assert int(args.workers) == job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["maxReplicas"]

@@ -271,4 +271,5 @@ def test_processes_load_what_they_need_and_no_more(loaded):
 
 
 def test_a_sweep_is_announced_before_anything_heavy_is_loaded(loaded):
-    assert loaded["the header"][1] == {"pydantic", "rich"}  # which check the space and draw the heading
+    # they check the space and its datasets, and draw the heading
+    assert loaded["the header"][1] == {"numpy", "pydantic", "rich"}

@@ -112,7 +112,7 @@ def test_texts_of_a_folder_cannot_control_the_terminal(capsys, folder):
     ("words", "complaint"),
     [
         (["nowhere"], r"nowhere: neither a sweep \(it has no sweep\.json\), nor a reproduction"),
-        (["./nowhere"], r"\./nowhere: neither a sweep"),
+        (["./nowhere"], r"\./nowhere: does not exist; `show` lists the sweeps"),
         (["here", "--page", "trial-0005"], "--page: needs a sweep or a reproduction, without a trial"),
         (["--page"], "--page: needs a sweep or a reproduction, without a trial"),
         (["here", "trial-0050"], r"unknown trial of here 'trial-0050'; choose from"),

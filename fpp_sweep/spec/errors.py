@@ -10,7 +10,7 @@ MAX_MESSAGE = 2_000  # characters; keys and names in a file may have any length
 MAX_LISTED = 6  # names in a message
 MAX_SIMILAR = 2  # equally similar names; more, such as trial-0001 to trial-0009, are no help
 MIN_SIMILARITY = 0.8  # of `difflib`, between 0 and 1
-MIN_SIMILARITY_OF_SHORT = 0.7  # test and tset have 0.75
+MIN_SIMILARITY_OF_SHORT = 0.66  # tpd and tpt have 0.67
 SHORT_NAME = 6  # letters
 MIN_PREFIX = 2  # letters of a name that are enough to complete it
 

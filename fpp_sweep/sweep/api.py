@@ -82,7 +82,8 @@ class Sweep:
     """
 
     folder: SweepFolder
-    mlflow_links: tuple[str, ...] = ()  # lines that lead to the sweep's run in MLflow, if this process has written it
+    # lines that lead to the sweep's run in MLflow, if this process has written it
+    mlflow_links: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
     def open(cls, path: Path | str) -> Sweep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,9 +12,15 @@ from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.spec.progress import duration
+from fpp_sweep.spec.progress import Screen, duration
 
 SUBJECT_COLUMNS = 10
+
+
+def print_heading(folder: SweepFolder, space: Mapping[str, Any], objectives: Sequence[Objective], split: str) -> None:
+    """Print the announcement on stderr."""
+    screen = Screen(sys.stderr)
+    screen.draw(heading(folder, space, objectives, split, width=screen.columns()))
 
 
 def heading(

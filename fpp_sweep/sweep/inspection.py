@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,13 @@ from requests.utils import get_environ_proxies, select_proxy
 from fpp_sweep.checks import checks
 from fpp_sweep.checks.cluster_file import ClusterFile, missing_nodes, open_values, read_cluster_file
 from fpp_sweep.checks.data_probes import all_readings
-from fpp_sweep.checks.datasets import copies_in_two_splits, dataset_table, survey_datasets, unreadable_images
+from fpp_sweep.checks.datasets import (
+    DatasetSurvey,
+    copies_in_two_splits,
+    dataset_table,
+    survey_datasets,
+    unreadable_images,
+)
 from fpp_sweep.checks.finding_table import finding_table
 from fpp_sweep.checks.probes import Readings, measure_disk, run_probes
 from fpp_sweep.spec.errors import InputError, escaped, problem_of_system
@@ -37,14 +43,18 @@ def cluster_file_of(path: Path | None) -> ClusterFile | None:
     return read_cluster_file(path)
 
 
-def print_datasets(named: NamedDatasets, *, verify: bool) -> bool:
+def survey(named: NamedDatasets) -> list[DatasetSurvey]:
+    """Look for datasets and their splits; raise InputError for an unknown name or a dataset file with an error."""
+    return survey_datasets(named.names, named.data_root, named.dataset_file)
+
+
+def print_datasets(surveys: Sequence[DatasetSurvey], data_root: str | None, *, verify: bool) -> bool:
     """Print which datasets there are; return False if a requested one is missing or its splits share images.
 
     With `verify` open every image as well, and return False if one cannot be read, or if an own dataset has equal files
     in two splits.
     """
-    surveys = survey_datasets(named.names, named.data_root, named.dataset_file)
-    print(dataset_table(surveys, named.data_root), flush=True)
+    print(dataset_table(surveys, data_root), flush=True)
     are_requested_sound = all(survey.is_sound for survey in surveys if survey.is_requested)
     if not verify:
         return are_requested_sound

@@ -13,10 +13,9 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import command_line, printable
-from fpp_sweep.spec.progress import Screen
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import reserved_folder
-from fpp_sweep.sweep.heading import heading
+from fpp_sweep.sweep.heading import print_heading
 from fpp_sweep.sweep.resume import announced_space
 from fpp_sweep.sweep.resume_command import print_next_command
 from fpp_sweep.sweep.trial_view import print_trial
@@ -77,9 +76,7 @@ def launch(
 def announce(space: Space, options: Options, folder: SweepFolder) -> None:
     """Announce the sweep on stderr; raise InputError if it cannot begin or resume."""
     space = announced_space(space, options, folder)
-    screen = Screen(sys.stderr)
-    split = space.search.split
-    screen.draw(heading(folder, space.plain(), space.objectives, split, width=screen.columns()))
+    print_heading(folder, space.plain(), space.objectives, space.search.split)
 
 
 def print_dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> None:

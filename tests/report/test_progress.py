@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.report.progress import cost_sentences, counts_of_states, progress_line, state_sentence
+from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.sweep_info import resumed_info
 from tests.kit.records import baseline, failed, sweep_info, trial, write_sweep
 from tests.kit.spaces import small_space
@@ -39,7 +40,7 @@ def test_the_time_left_is_that_of_the_budget_and_none_after_the_search():
     assert progress_line(by_budget, records, 0.0).endswith("about 1:00 of search left")
     after_search = replace(by_trials, end_reason="no gain in 5 trials")
     assert "left" not in progress_line(after_search, records, 0.0)
-    resumed = resumed_info(after_search, small_space(), "")
+    resumed = resumed_info(after_search, small_space(), "", Options())
     assert resumed.end_reason == ""
 
 

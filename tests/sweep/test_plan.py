@@ -124,7 +124,7 @@ def test_an_unknown_or_missing_dataset_is_refused_by_name(worker, override, comp
         (["base.prompt=nowhere.safetensors", SEARCH_VIEWS], "nowhere.safetensors"),
         (["params.prompt=[fpp, gone.pt]"], "gone.pt"),
         (["base.anchor_prompt=fpp"], "must be words or a prompt file"),
-        (["base.method=tpd"], "did you mean"),
+        (["base.method=tptt"], "did you mean"),
     ],
 )
 def test_an_unknown_or_missing_prompt_or_method_is_refused_by_name(worker, overrides, complaint):

@@ -159,7 +159,7 @@ def test_a_read_only_disk_is_refused_as_cache_and_for_sweeps(tmp_path):
         ),
         (
             "http://127.0.0.1:PORT",
-            "MLflow at http://127.0.0.1:PORT cannot be used (connection refused); start it, or give another URI",
+            "MLflow at http://127.0.0.1:PORT cannot be used ([Errno 111] Connection refused); start it, or give",
         ),
     ],
 )

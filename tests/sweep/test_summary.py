@@ -167,7 +167,7 @@ def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
     ]
     assert sorted(parts, key=text.index) == parts
     words = "--plugin /code/mine.py --set search.split=test work.limit=null"
-    assert runnable(f"fpp-sweep evaluate --trial {folder.path}/baseline-{ZERO_SHOT} {words}\n") in text
+    assert runnable(f"fpp-sweep evaluate --trial {folder.path}/baseline-{ZERO_SHOT} {words}") + "\n" in text
     folder.write_info(replace(folder.info(), state="interrupted"))
     text = "\n".join(summary_lines(folder, 100))
     assert f"\nthe knee    {runnable(f'fpp-sweep evaluate --trial {folder.path}/trial-0000 {words}')}\n" in text

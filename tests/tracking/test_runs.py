@@ -375,10 +375,11 @@ def test_a_long_answer_is_described_in_whole_lines_and_keeps_its_end(tmp_path):
         folder.write_trial(trial(number, 60 + number, 10 + number, params={"fpp.gamma2": 0.123456, "a" * 80: "b" * 80}))
     text = description_of(folder)
     assert len(text) <= TAG_LIMIT
-    shown, note, purpose, files = text.rsplit("\n\n", 3)
+    shown, note, purpose, links, files = text.rsplit("\n\n", 4)
     assert shown.endswith("|")
     assert note == "The rest is in the artifact `report/answer.md`."
     assert purpose.startswith("Search for accuracy")
+    assert links.startswith("[Trials](")
     assert files.startswith("Artifacts: `report/sweep.html`")
 
 

@@ -87,7 +87,7 @@ def test_a_renaming_that_does_not_fit_the_classes_is_refused(tmp_path: Path, cla
     [
         ("", "must map dataset names to their descriptions"),
         ("[zoo]", "must map dataset names to their descriptions"),
-        ("zoo: [", "mine.yaml is not valid YAML"),
+        ("zoo: [", "mine.yaml:1: not valid YAML"),
         ("zoo: !!python/object/apply:os.system [echo]", "not valid YAML: could not determine"),
         ("zoo: {layout: folders}\nzoo: {layout: folders}", "key 'zoo' twice"),
         ("zoo: {layout: folders, layout: folders}", "key 'layout' twice"),
