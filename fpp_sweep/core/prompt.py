@@ -15,7 +15,6 @@ from torch import Tensor
 
 from fpp_sweep.core.models.checkpoints import read_tensors
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.models.maple import DeepPrompts, is_maple, read_maple
 from fpp_sweep.spec.config import is_file_name
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import user_path
@@ -25,6 +24,10 @@ FORMAT = "fpp_sweep.prompt/1"
 
 COOP_PREFIXES = ("state_dict.", "", "state_dict.prompt_learner.")  # beginnings of names in CoOp's checkpoints
 COOP_TENSORS = {"ctx", "token_prefix", "token_suffix"}  # the context, and embeddings of its training classes
+MAPLE_LEARNER = "state_dict.prompt_learner."
+# beginnings of names that CoOp's checkpoints do not have
+MAPLE_PREFIXES = (f"{MAPLE_LEARNER}proj.", f"{MAPLE_LEARNER}compound_", "state_dict.image_encoder.")
+MAPLE_WORDS = ("a", "photo", "of", "a")  # MaPLe's texts begin with these; the context replaces the first n of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,16 +37,12 @@ class Prompt:
     context: Tensor  # (n, W) float32
     origin: Mapping[str, str]
     after: str = ""  # words between the context and a class name, which are not learned
-    deep: DeepPrompts | None = None  # deep prompts of a MaPLe checkpoint
 
     @property
     def digest(self) -> str:
         """A hash of everything that results depend on."""
         digest = hashlib.sha256(self.context.cpu().numpy().tobytes())
         digest.update(self.after.encode())
-        if self.deep is not None:
-            for name, value in self.deep.tensors().items():
-                digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
 
 
@@ -79,16 +78,12 @@ def from_file(clip: Clip, path: Path) -> Prompt:
     else:
         prompt = _read_checkpoint(path)
     _require_fit(clip, path, prompt)
-    deep = prompt.deep
-    if deep is not None:
-        deep = deep.to(clip.device)
-    return replace(
-        prompt, context=prompt.context.float().to(clip.device), origin={**prompt.origin, "file": str(path)}, deep=deep
-    )
+    context = prompt.context.float().to(clip.device)
+    return replace(prompt, context=context, origin={**prompt.origin, "file": str(path)})
 
 
 def _require_fit(clip: Clip, path: Path, prompt: Prompt) -> None:
-    """Raise InputError unless the context fits the model and deeper prompts fit the context."""
+    """Raise InputError unless the context fits the model."""
     context = prompt.context
     if context.ndim != 2 or context.shape[1] != clip.text.width or not len(context):
         shape = tuple(context.shape)
@@ -101,13 +96,6 @@ def _require_fit(clip: Clip, path: Path, prompt: Prompt) -> None:
         )
     if not torch.isfinite(context).all():
         raise InputError(f"{path}: its context has entries that are not finite")
-    if prompt.deep is None:
-        return
-    visual_shapes = {value.shape for value in prompt.deep.visual}
-    if len(visual_shapes) > 1 or any(value.shape != context.shape for value in prompt.deep.text):
-        raise InputError(f"{path}: its prompts of deeper layers have other shapes than its context")
-    if not all(value.isfinite().all() for value in prompt.deep.tensors().values()):
-        raise InputError(f"{path}: its prompts of deeper layers have entries that are not finite")
 
 
 def _read_saved(clip: Clip, path: Path) -> Prompt:
@@ -132,9 +120,8 @@ def _read_saved(clip: Clip, path: Path) -> Prompt:
 def _read_checkpoint(path: Path) -> Prompt:
     """Return the prompt of a checkpoint of MaPLe, or the context that a checkpoint of CoOp has for all classes."""
     tensors = read_tensors(path)
-    if is_maple(tensors):
-        context, after, deep = read_maple(tensors, path)
-        return Prompt(context=context, origin={"maple": path.name}, after=after, deep=deep)
+    if any(name.startswith(MAPLE_PREFIXES) for name in tensors):
+        return _maple_prompt(tensors, path)
     learner = _coop_learner(tensors, path)
     _require_coop(learner, path)
     context = learner["ctx"]
@@ -142,6 +129,18 @@ def _read_checkpoint(path: Path) -> Prompt:
         where = f"{path}: its context has shape {tuple(context.shape)}, one for each class"
         raise InputError(f"{where}; a shared one (tokens, width) is needed")
     return Prompt(context=context, origin={"coop": path.name})
+
+
+def _maple_prompt(tensors: Mapping[str, Tensor], path: Path) -> Prompt:
+    """Return the context of a checkpoint of MaPLe; its prompts of deeper layers and of the image tower are not read."""
+    for part in ("ctx", "proj.weight"):  # PromptSRC's checkpoints have no proj
+        if f"{MAPLE_LEARNER}{part}" not in tensors:
+            raise InputError(f"{path}: not a whole MaPLe checkpoint, prompt_learner.{part} is missing")
+    context = tensors[f"{MAPLE_LEARNER}ctx"]
+    if context.ndim != 2:
+        shape = tuple(context.shape)
+        raise InputError(f"{path}: prompt_learner.ctx has shape {shape}, MaPLe's is (tokens, width)")
+    return Prompt(context=context, origin={"maple": path.name}, after=" ".join(MAPLE_WORDS[len(context) :]))
 
 
 def _coop_learner(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
@@ -167,28 +166,6 @@ def _require_coop(learner: Mapping[str, Tensor], path: Path) -> None:
             )
 
 
-def with_deep_prompts(clip: Clip, prompt: Prompt, deep: str) -> Clip:
-    """Return the model with a prompt's prompts of deeper layers, as the setting `deep_prompts` says.
-
-    Raise InputError for a prompt without such prompts, and for one that FPP learned with another setting.
-    """
-    where = prompt.origin.get("file") or f"prompt {prompt.origin.get('words', '')!r}"
-    learned_with = prompt.origin.get("deep_prompts", deep)
-    if learned_with != deep:
-        advice = f"set deep_prompts={learned_with}"
-        raise InputError(f"{where}: was learned with deep_prompts={learned_with}, not {deep}; {advice}")
-    if deep == "none":
-        return clip
-    if prompt.deep is None:
-        raise InputError(
-            f"{where} has no prompts of deeper layers; deep_prompts={deep} needs a MaPLe checkpoint (model.pth.tar-2)"
-        )
-    try:
-        return clip.with_deep(prompt.deep, image=deep == "both")
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-
-
 def prompt_bytes(prompt: Prompt, clip: Clip, details: Mapping[str, object]) -> bytes:
     """Return the contents of a prompt's file; `details`, such as config and seed, become part of its metadata."""
     metadata = {"format": FORMAT, "version": VERSION, "model": clip.name, "model_digest": clip.digest, **prompt.origin}
@@ -196,11 +173,7 @@ def prompt_bytes(prompt: Prompt, clip: Clip, details: Mapping[str, object]) -> b
         metadata["after"] = prompt.after
     for key, value in details.items():
         metadata[key] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-    tensors = {"context": prompt.context}
-    if prompt.deep is not None:
-        tensors.update(prompt.deep.tensors())
-    stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    data: bytes = save(stored, metadata=metadata)
+    data: bytes = save({"context": prompt.context.detach().cpu().contiguous()}, metadata=metadata)
     return data
 
 
@@ -216,9 +189,4 @@ def from_bytes(clip: Clip, data: bytes) -> Prompt:
 
 
 def _from_tensors(tensors: Mapping[str, Tensor], origin: Mapping[str, str], device: torch.device) -> Prompt:
-    return Prompt(
-        context=tensors["context"].float().to(device),
-        origin=origin,
-        after=origin.get("after", ""),
-        deep=DeepPrompts.of_tensors(tensors, device),
-    )
+    return Prompt(context=tensors["context"].float().to(device), origin=origin, after=origin.get("after", ""))

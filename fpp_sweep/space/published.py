@@ -40,7 +40,7 @@ def baseline_configs(names: Iterable[str], start: TrialConfig, preset: str) -> d
     """Return baselines by name. They adapt and draw views as trials do; their prompts are words or published."""
     shared = {}
     for key, value in start.flat().items():
-        if key.startswith(("adapt.", "views.", "anchor_prompt", "deep_prompts", "precision")):
+        if key.startswith(("adapt.", "views.", "anchor_prompt", "precision")):
             shared[key] = value
     settings_of = {}
     for origin in PUBLISHED:

@@ -238,8 +238,6 @@ class TrialConfig:
     method: str = catalogue.TPT
     prompt: str = "fpp"  # where adaptation starts: `fpp`, some words, or a prompt file
     anchor_prompt: str = "a photo of a"  # the prompt that FPP stays aligned with: words or a prompt file
-    # a MaPLe checkpoint's prompts of deeper layers, frozen: none, those of the text, or those of text and image
-    deep_prompts: Literal["none", "text", "both"] = "none"
     # matrix products in every stage; fp16: half precision by autocast; released: fp16, but pretraining in float32
     precision: Precision = "float32"
     fpp: FppConfig = field(default_factory=FppConfig)
@@ -249,9 +247,6 @@ class TrialConfig:
 
     def __post_init__(self) -> None:
         _check_types(self, "")
-        if self.templates and self.deep_prompts != "none":
-            problem = "replaces the prompt that deep_prompts needs; set deep_prompts to none"
-            raise InputError(f"{problem} ({self.templates})", "adapt.templates")
 
     @property
     def templates(self) -> str:
@@ -491,7 +486,7 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
     row = catalogue.method(flat["method"])
     read = ["method", "precision", *row.reads]
     if not row.templates_of(flat.get("adapt.templates")):
-        read += ["prompt", "deep_prompts"]
+        read += ["prompt"]
         if flat["prompt"] == "fpp":
             read += ["fpp.", "anchor_prompt"]
     return {key: value for key, value in flat.items() if key.startswith(tuple(read))}

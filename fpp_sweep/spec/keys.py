@@ -188,9 +188,9 @@ class TaskKeys:
             return ["templates", self.prompts.get(config.templates, templates)]
         prompt = self.prompts.get(config.prompt, config.prompt)
         if not config.pretrains:
-            return [prompt, config.deep_prompts]
+            return [prompt]
         anchor = self.prompts.get(config.anchor_prompt, config.anchor_prompt)
-        return [prompt, anchor, config.deep_prompts, asdict(config.fpp), task.dataset, task.prompt_seed]
+        return [prompt, anchor, asdict(config.fpp), task.dataset, task.prompt_seed]
 
     def _adapter(self, task: EvalTask) -> list[Any]:
         """Return what decides the state in which a method starts on a dataset's stream."""

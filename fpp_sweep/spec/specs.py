@@ -109,7 +109,6 @@ class TextSource(NamedTuple):
     """Where a trial's text features come from: a prompt, or templates."""
 
     prompt: str  # words or a file; empty: templates
-    deep_prompts: str = "none"  # the setting of that name
     templates: str = ""  # the setting `adapt.templates`; empty: a prompt
 
 

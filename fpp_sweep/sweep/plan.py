@@ -19,7 +19,7 @@ from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.posthoc import FITTED_SPLIT, is_fitted, needs_validation
 
 # the settings that say where adaptation starts; some methods start from templates
-START_SETTINGS = ("prompt", "anchor_prompt", "deep_prompts", "method", "adapt.templates")
+START_SETTINGS = ("prompt", "anchor_prompt", "method", "adapt.templates")
 # the settings of the rule for lambda, which a fixed lambda replaces on ImageNet's shifts
 LAMBDA_RULE = ("fpp.gamma1", "fpp.gamma2", "fpp.lambda_classes")
 
@@ -134,7 +134,7 @@ def sources_of(space: Space) -> set[TextSource]:
         if config.templates:
             sources.add(TextSource(prompt="", templates=config.templates))
         else:
-            sources.add(TextSource(prompt=config.source, deep_prompts=config.deep_prompts))
+            sources.add(TextSource(prompt=config.source))
     return sources
 
 

@@ -14,7 +14,7 @@ from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.methods.gradients import jacobian_pays
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.prompt import Prompt, open_prompt, with_deep_prompts
+from fpp_sweep.core.prompt import Prompt, open_prompt
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.ensemble import ensemble_features
 from fpp_sweep.spec.config import TrialConfig
@@ -52,10 +52,9 @@ def ensemble_model(clip: Clip, templates: str, dataset: Dataset) -> TextModel:
     return TextModel(texts=texts, logit_scale=clip.logit_scale, ensemble=ensemble)
 
 
-def open_fitting_prompt(clip: Clip, name: str, deep_prompts: str, datasets: Iterable[Sequence[str]]) -> Prompt:
-    """Open a prompt; raise InputError unless the prompt, with `deep_prompts`, and all class names fit the model."""
+def open_fitting_prompt(clip: Clip, name: str, datasets: Iterable[Sequence[str]]) -> Prompt:
+    """Open a prompt; raise InputError unless the prompt and all class names fit the model."""
     prompt = open_prompt(clip, name)
-    with_deep_prompts(clip, prompt, deep_prompts)
     for classes in datasets:
         class_texts(clip, classes, len(prompt.context), prompt.after)
     return prompt
@@ -89,15 +88,13 @@ def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Calla
         final_losses = learned.losses[-1].tolist()
     origin = {
         "words": config.anchor_prompt,
-        "deep_prompts": config.deep_prompts,
         "seed": str(task.seed),
         "dataset": task.dataset,
         "final_alignment_loss": f"{final_losses[0]:.6f}",
         "final_flatness_loss": f"{final_losses[1]:.6f}",
         "seconds": f"{perf_counter() - began:.2f}",
     }
-    deep = None if config.deep_prompts == "none" else anchor.deep
-    return Prompt(context=learned.context, origin=origin, after=anchor.after, deep=deep)
+    return Prompt(context=learned.context, origin=origin, after=anchor.after)
 
 
 def _pretraining_texts(clip: Clip, task: PretrainTask, dataset: Dataset, anchor: Prompt) -> ClassTexts:

@@ -25,7 +25,7 @@ def validate(clip: Clip, prompts: Iterable[TextSource], datasets: Sequence[Datas
             if is_template_file(source.templates):
                 digests[source.templates] = file_digest(source.templates)
             continue
-        prompt = open_fitting_prompt(clip, source.prompt, source.deep_prompts, class_names)
+        prompt = open_fitting_prompt(clip, source.prompt, class_names)
         if is_file_name(source.prompt):
             digests[source.prompt] = prompt.digest
         else:

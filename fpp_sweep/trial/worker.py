@@ -114,12 +114,11 @@ class Worker:
 
     def _pretrain(self, task: PretrainTask) -> TaskResult:
         began = perf_counter()
-        clip = self.model.clip_for(task.config)
         dataset = self.datasets.open_any_split(task.dataset)
         progress = self._show(f"{task.dataset}: pretraining", task.config.fpp.steps, "steps")
         precision = pretraining_precision(task.config.precision)
         with self.model.computing(precision), progress as bar:
-            prompt = make_prompt(clip, task, dataset, bar.advance)
+            prompt = make_prompt(self.clip, task, dataset, bar.advance)
         data = prompt_bytes(prompt, self.clip, {"fpp": asdict(task.config.fpp)})
         return TaskResult(prompt=data, seconds={"pretrain": perf_counter() - began})
 
@@ -164,7 +163,7 @@ class Worker:
         stream = stream_of(task, dataset)
         with self._show(f"{task.dataset}: features", int(np.ptp(stream)) + 1, "images") as bar:
             return self.cache.features(
-                self.model.clip_for(task.config),
+                self.clip,
                 dataset,
                 views_for(task.config, dataset.group),
                 task.seed,
@@ -197,7 +196,7 @@ class Worker:
             del self._adapter_bytes[dropped]
         dataset = self.datasets.open(task.dataset, task.split)
         with self.model.computing(adaptation_precision(task.config.precision)):
-            adapter = make_adapter(self.model.clip_for(task.config), task.config, dataset, prompt)
+            adapter = make_adapter(self.clip, task.config, dataset, prompt)
         if key:
             self._adapters[key] = adapter
         return adapter

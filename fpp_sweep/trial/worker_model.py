@@ -21,8 +21,6 @@ from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory
 from fpp_sweep.core.compute.precision import computing, require_precision_support
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.core.prompt import open_prompt, with_deep_prompts
-from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.process import readers
 from fpp_sweep.spec.specs import ModelInfo, StagePrecision, WorkerSpec
 from fpp_sweep.trial.code import code_digest
@@ -33,7 +31,6 @@ class WorkerModel:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
-        self._deep_clips: dict[tuple[str, str], Clip] = {}  # by source and deep_prompts of a config
         self._load_seconds = 0.0
 
     @cached_property
@@ -93,16 +90,6 @@ class WorkerModel:
             software=software(),
             made_with=f"{made_with()}, {gpu}",
         )
-
-    def clip_for(self, config: TrialConfig) -> Clip:
-        """Return the model, with the prompts of a MaPLe checkpoint in deeper layers if the config asks for them."""
-        if config.deep_prompts == "none":
-            return self.clip
-        key = config.source, config.deep_prompts
-        if key not in self._deep_clips:
-            prompt = open_prompt(self.clip, config.source)
-            self._deep_clips[key] = with_deep_prompts(self.clip, prompt, config.deep_prompts)
-        return self._deep_clips[key]
 
     def computing(self, precision: StagePrecision) -> AbstractContextManager[None]:
         """Return a context in which a stage's precision is in force."""

@@ -17,8 +17,8 @@ from tests.reference.naive import NaiveText, prompt_features, random_views, rand
 
 CLASSES = ("forest", "sea or lake", "annual crop land", "b-52", "dog", "ox", "industrial buildings")
 PROMPT = "a photo of a"
-# arguments of `twins` that resemble a MaPLe checkpoint: two context tokens, words after them, two deeper prompts
-MAPLE: dict[str, Any] = {"layers": 4, "prompt": "a photo", "after": "of a", "deep": 2}
+# arguments of `twins` that resemble a MaPLe checkpoint: two context tokens and words after them
+MAPLE: dict[str, Any] = {"layers": 4, "prompt": "a photo", "after": "of a"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,6 @@ def twins(
     classes: Sequence[str] = CLASSES,
     prompt: str = PROMPT,
     after: str = "",
-    deep: int = 0,
     activation: Activation = "quick_gelu",
     seed: int = 0,
 ) -> Twins:
@@ -60,12 +59,10 @@ def twins(
     )
     tower = TextTower.from_state(weights, heads=heads, activation=activation)
     context = tower.token_embedding[torch.tensor(tokenizer.encode(prompt))]
-    generator = torch.Generator().manual_seed(seed)
-    own = tuple(torch.randn(context.shape, generator=generator) for _ in range(deep))
     return Twins(
-        naive=NaiveText(weights, heads, quick_gelu=activation == "quick_gelu", deep=own),
+        naive=NaiveText(weights, heads, quick_gelu=activation == "quick_gelu"),
         token_ids=padded_ids(tokenizer, [f"{prompt} {after} {name}." for name in classes]),
-        texts=ClassTexts.of_names(tower.with_deep(own), tokenizer, classes, after=after),
+        texts=ClassTexts.of_names(tower, tokenizer, classes, after=after),
         context=context,
     )
 

@@ -146,34 +146,23 @@ class RecordingInspector:
 
 
 WORDS = TextSource("a photo of a")  # the prompt of the baselines
-LINKED_SETTINGS = "prompt, anchor_prompt, deep_prompts: [[fpp, m.pth, text], [fpp, a photo, none], [m.pth, x, both]]"
+LINKED_SETTINGS = "prompt, anchor_prompt: [[fpp, m.pth], [fpp, a photo], [n.pth, x]]"
 
 
 @pytest.mark.parametrize(
     ("searched", "expected"),
     [
         ("params: {fpp.gamma1: {low: 0.1, high: 10}}", {WORDS}),
-        (
-            "params: {fpp.gamma1: [1, 2]}\nbase: {anchor_prompt: m.pth, deep_prompts: text}",
-            {TextSource("m.pth", "text")},
-        ),
+        ("params: {fpp.gamma1: [1, 2]}\nbase: {anchor_prompt: m.pth}", {TextSource("m.pth")}),
         ("params: {prompt: [fpp, x.pt]}", {WORDS, TextSource("x.pt")}),
         (
-            "params: {anchor_prompt: [m.pth, a photo],"
-            " deep_prompts: {choices: [text, both], when: {anchor_prompt: m.pth}}}",
-            {WORDS, TextSource("m.pth", "text"), TextSource("m.pth", "both"), TextSource("a photo")},
-        ),
-        (
-            "params: {method: [tpt, otpt], deep_prompts: {choices: [text], when: {method: otpt}}}",
-            {WORDS, TextSource("a photo of a", "text")},
+            "params: {method: [tpt, otpt], anchor_prompt: {choices: [m.pth, a photo], when: {method: otpt}}}",
+            {WORDS, TextSource("m.pth"), TextSource("a photo")},
         ),
         ("params: {method: [tpt, zero]}", {WORDS}),
         ("params: {method: [tpt, zero], adapt.templates: [none, t.json]}", {WORDS, TextSource("", templates="t.json")}),
         ("grid: [{method: [zero_shot_ensemble]}]", {WORDS, TextSource("", templates="openai")}),
-        (
-            f"grid:\n- {LINKED_SETTINGS}",
-            {WORDS, TextSource("m.pth", "text"), TextSource("a photo"), TextSource("m.pth", "both")},
-        ),
+        (f"grid:\n- {LINKED_SETTINGS}", {WORDS, TextSource("m.pth"), TextSource("a photo"), TextSource("n.pth")}),
     ],
 )
 def test_every_prompt_that_a_trial_may_start_from_is_checked(worker, searched, expected):

@@ -54,7 +54,7 @@ READS = {
 }
 MEASURE = {f"measure.{name}" for name in ("rho", "norm", "views")}
 PRETRAINING = {key for key in TrialConfig().flat() if key.startswith("fpp.")} | {"anchor_prompt"}
-START = {"prompt", "deep_prompts", "precision"}
+START = {"prompt", "precision"}
 
 
 def different_value(key, value):
@@ -80,7 +80,6 @@ def settings_that_change_the_key(task):
     """Return the settings that change a task's key."""
     settings = {key: different_value(key, value) for key, value in task.config.flat().items() if key != "method"}
     if task.config.templates:
-        del settings["deep_prompts"]  # deep prompts are refused with templates
         settings["adapt.templates"] = "simple"
     if isinstance(task, PretrainTask):
         del settings["adapt.templates"]  # a trial with templates has no pretraining
@@ -147,10 +146,10 @@ def test_released_settings_of_a_dataset_are_part_of_the_key():
 
 # Caches are stored under these digests: if one changes, users' results are computed anew.
 STORED_KEYS = {
-    "zero_shot": ("cae07f4adf79685bb76bc28e", "1b265e80a6da64c9f210f739"),
-    TPT: ("0590b4cc9ba5aa9344a05653", "c0dc9ed07ef66fb668fd1ecf"),
-    DYNAPROMPT[TPT]: ("f5f33233971070d09250396d", "3fbb61195d9399c693f3d9f2"),
-    REG_ENT[OTPT]: ("a7d6240411f1a3e0eafcfc11", "b2171a9ba84e61ce95c38888"),
+    "zero_shot": ("bb3c062aa5799f3e93d15ef4", "fca50ce196b153c86b7a4eca"),
+    TPT: ("63e296053159e5efb1b8a9b6", "38d886ca634c6eb8deefb26d"),
+    DYNAPROMPT[TPT]: ("3d0da0bbd319759831921348", "4cba157b9dc1326a20197669"),
+    REG_ENT[OTPT]: ("00ff32f728f7e806b1c3905e", "36e3a61869e7b2b3f42afd9b"),
 }
 FEATURES = {"dataset": "dtd", "split": "val", "count": 64, "min_area": 0.08, "max_area": 1.0, "augmix": True}
 
@@ -159,10 +158,10 @@ def test_keys_change_only_on_purpose():
     for method, stored in STORED_KEYS.items():
         task = evaluation(method=method, prompt="fpp")
         assert (KEYS.of(task), KEYS.of_adapter(task)) == stored
-    assert KEYS.of(PROMPT) == "f52998eb95ac2557a4fef973"
+    assert KEYS.of(PROMPT) == "f2e48b6af84d12e36fe86ab9"
     assert [keys.config_key(settings) for settings in (TrialConfig(), preset("tiny"))] == [
-        "0ca4bdc6c424",
-        "ed677f3fd66a",
+        "3afbd07e0108",
+        "ceca53098c2b",
     ]
     features = FeatureKey(**FEATURES, image_digest="d", flip=True, seed=0, dtype="float16", compute="float32")
     assert features.name() == "794c5fd4a11d15c6"
@@ -188,9 +187,7 @@ OTHER_WORK = {
     "start": evaluation(start=64, stop=128),
     "stop": evaluation(stop=128),
     "columns": evaluation(columns=("logits",)),
-    "deep_prompts": evaluation(deep_prompts="text"),
     "prompt": PROMPT,
-    "prompt of deeper layers": replace(PROMPT, config=PROMPT.config.replace({"deep_prompts": "text"})),
     "prompt of another seed": replace(PROMPT, seed=1),
     "prompt of another dataset": replace(PROMPT, dataset="pets"),
 }

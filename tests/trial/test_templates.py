@@ -91,12 +91,9 @@ def test_a_wrong_file_is_refused(tmp_path, content):
     assert "templates.json" in str(raised.value)
 
 
-def test_unknown_templates_and_templates_with_deep_prompts_are_refused():
+def test_unknown_templates_are_refused():
     with pytest.raises(InputError, match="unknown templates 'opneai', did you mean 'openai'"):
         AdaptConfig(templates="opneai")
-    with pytest.raises(InputError, match="replaces the prompt that deep_prompts needs; set deep_prompts to none"):
-        TrialConfig(method="zero_shot_ensemble", deep_prompts="text")
-    assert TrialConfig(method="tpt", deep_prompts="text").templates == ""
 
 
 def test_a_worker_checks_template_files_against_the_classes(small, tmp_path):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fpp_sweep.core.compute.precision import upcast
-from fpp_sweep.core.models.image_tower import has_short_last_block, with_visual_prompts
-from fpp_sweep.core.models.maple import DeepPrompts, digest_with
+from fpp_sweep.core.models.image_tower import has_short_last_block
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
 
 
@@ -34,8 +33,8 @@ class Clip:
     logit_scale: float
     preprocess: Preprocess
     embedding_scale: float  # the scale of its token embeddings relative to those of OpenAI's ViT-B/16
-    image_digest: str  # digest of the image tower's weights, prompts and preprocessing; in the keys of features
-    digest: str  # digest of all weights, without prompts
+    image_digest: str  # digest of the image tower's weights and preprocessing; in the keys of features
+    digest: str  # digest of all weights
     trained_tokens: frozenset[int] | None = None  # None: all tokens
 
     @property
@@ -48,14 +47,6 @@ class Clip:
         if has_short_last_block(self.visual):
             return ", class token alone"
         return ""
-
-    def with_deep(self, prompts: DeepPrompts, *, image: bool) -> Clip:
-        """Return the model with MaPLe's prompts in deeper layers of the text tower, and if `image` of both towers."""
-        clip = replace(self, text=self.text.with_deep(prompts.text))
-        if not image:
-            return clip
-        visual = with_visual_prompts(self.visual, prompts.visual, self.name)
-        return replace(clip, visual=visual, image_digest=digest_with(self.image_digest, prompts.visual))
 
     def has_untrained_words(self, text: str) -> bool:
         """Return True if the text has words that the model was never trained on."""

@@ -120,15 +120,12 @@ class SavedBlock:
     attention: SavedAttention
     before_mlp: SavedNorm
     slope: Tensor  # slope of the activation
-    replaced: Tensor | None  # (R, 1) rows of the output that a deep prompt replaces at the next block
 
     def backward_to_attention(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Return gradients of the residual stream and of the attention's output from those of the block's output.
 
         The residual stream is meant after the attention's output was added to it.
         """
-        if self.replaced is not None:
-            gradient = gradient.masked_fill(self.replaced, 0)
         hidden_gradient = (gradient @ self.block.proj[0]).mul_(self.slope)
         stream_gradient = gradient + self.before_mlp.backward(hidden_gradient @ self.block.fc[0])
         return stream_gradient, stream_gradient @ self.block.out[0]
@@ -161,7 +158,6 @@ class Pullback:
         self.mask = mask
         self._keep = keep
         self._blocks: list[SavedBlock] = []
-        self._prefix_length = prefix.shape[1]
         states = tower.embed(prefix, nodes, packing)  # (J, P + N, W)
         self._row_count = states.shape[1]
         for block in tower.blocks[:-1]:
@@ -210,28 +206,19 @@ class Pullback:
     def _finish_block(
         self, block: Block, states: Tensor, before_attention: SavedNorm, attention: SavedAttention
     ) -> Tensor:
-        """Return the states after the block's MLP and the next block's deep prompt; save the block."""
+        """Return the states after the block's MLP; save the block."""
         normed = SavedNorm.at(states)
         hidden = F.linear(normed.out, *block.fc)
         slope = _slope(upcast(hidden[: self._keep]), quick=self.tower.activation == "quick_gelu")
-        next_block = len(self._blocks) + 1
-        deep = self.tower.deep_prompt(next_block, self._prefix_length, self.packing)
-        replaced = None
-        if deep is not None:
-            replaced = deep.replaced
         saved = SavedBlock(
             block=block,
             before_attention=before_attention.first(self._keep),
             attention=attention,
             before_mlp=normed.first(self._keep),
             slope=slope,
-            replaced=replaced,
         )
         self._blocks.append(saved)
-        states = add_linear(states, self.tower.activate(hidden), block.proj)
-        if deep is not None:
-            states = torch.where(deep.replaced, deep.values, states)
-        return states
+        return add_linear(states, self.tower.activate(hidden), block.proj)
 
     def __call__(self, gradients: Tensor, rows: Tensor) -> Tensor:
         """Return gradients (B, rows, W) of some rows of the prefix and the nodes from those of the features (B, K, D).

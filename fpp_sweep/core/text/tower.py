@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from fpp_sweep.core.compute.memory import MemoryBudget
 from fpp_sweep.core.compute.precision import upcast
 from fpp_sweep.core.text.packing import AttentionMask, Packing
-from fpp_sweep.spec.errors import InputError
 
 Activation = Literal["quick_gelu", "gelu"]
 QUICK = 1.702  # QuickGELU is x * sigmoid(1.702 x)
@@ -86,13 +85,6 @@ def _single(weight: Tensor, bias: Tensor) -> Affine:
     return weight.float().contiguous(), bias.float()
 
 
-class ReplacedRows(NamedTuple):
-    """Rows of a block's input that a deep prompt replaces; R is the number of all rows."""
-
-    replaced: Tensor  # (R, 1) bool
-    values: Tensor  # (R, W), used where `replaced`
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TextTower:
     """Frozen weights; W is the width, D the dimension that images and texts share."""
@@ -103,7 +95,6 @@ class TextTower:
     projection: Affine  # (D, W), with the last LayerNorm's scale and shift in it
     heads: int
     activation: Activation
-    deep: tuple[Tensor, ...] = ()  # (n, W) each: frozen prompts that replace the context at blocks 1, 2, ...
     memory: MemoryBudget = field(default_factory=MemoryBudget)  # memory of the process for everything that it computes
 
     @classmethod
@@ -154,23 +145,6 @@ class TextTower:
         tower: TextTower = _to(self, target)
         return tower
 
-    def with_deep(self, prompts: tuple[Tensor, ...]) -> TextTower:
-        """Return the same tower with frozen prompts that replace the context at the input of blocks 1, 2, ..."""
-        if len(prompts) >= len(self.blocks):
-            last = len(self.blocks) - 1
-            raise InputError(f"has prompts for blocks 1 to {len(prompts)}, but the text tower's last block is {last}")
-        return replace(self, deep=prompts)
-
-    def deep_prompt(self, block: int, prefix: int, packing: Packing) -> ReplacedRows | None:
-        """Return the rows of a block's input that a deep prompt replaces; None if the block has no deep prompt."""
-        if not 0 < block <= len(self.deep):
-            return None
-        prompt = self.deep[block - 1]
-        prefix_positions = torch.arange(prefix, device=self.device)
-        token = torch.cat([prefix_positions, prefix + packing.positions]) - 1  # SOS stands before the context
-        inside = (token >= 0) & (token < len(prompt))
-        return ReplacedRows(inside[:, None], prompt[token.clamp(0, len(prompt) - 1)])
-
     def features(self, prefix: Tensor, nodes: Tensor, packing: Packing, mask: AttentionMask | None = None) -> Tensor:
         """Return unit features (B, K, D) of K texts that all begin with the same prefix.
 
@@ -181,13 +155,10 @@ class TextTower:
         if mask is None:
             mask = packing.attention_mask(prefix.shape[1])
         states = self.embed(prefix, nodes, packing)  # (B, P + N, W)
-        for index, block in enumerate(self.blocks[:-1]):
+        for block in self.blocks[:-1]:
             slots = mask.to_slots(F.linear(norm(states), *block.qkv))
             attended = self.attend(self.split_heads(slots, mask), mask.masked)
             states = self._after_attention(block, states, mask.to_rows(self.merge_heads(attended, len(states))))
-            deep = self.deep_prompt(index + 1, prefix.shape[1], packing)
-            if deep is not None:
-                states = torch.where(deep.replaced, deep.values, states)
         last = self.blocks[-1]
         attended = self.attend(self.last_qkv(last, norm(states), mask), mask.end_masked)
         attended = self.merge_heads(attended, len(states))[:, mask.end_query_of]  # (B, K, W)

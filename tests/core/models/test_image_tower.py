@@ -12,7 +12,7 @@ from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.models.building import digest_weights
 from fpp_sweep.core.models.clip import Preprocess
-from fpp_sweep.core.models.image_tower import ClassTokenBlock, shorten_last_block, with_visual_prompts
+from fpp_sweep.core.models.image_tower import ClassTokenBlock, shorten_last_block
 from fpp_sweep.spec.config import ViewConfig
 from tests.kit.datasets import painted_dataset
 from tests.kit.models import SMALL_SETTINGS, small_clip, small_vit
@@ -72,15 +72,6 @@ def test_towers_that_use_other_tokens_or_blocks_are_unchanged(vision):
     visual = shorten_last_block(tower(**vision))
     assert not is_shortened(visual)
     assert torch.equal(visual(PIXELS), whole)
-
-
-def test_the_class_token_attends_to_visual_prompts():
-    prompts = [torch.randn(2, 64, generator=torch.Generator().manual_seed(n)) for n in range(2)]
-    whole, short = tower(), shorten_last_block(tower())
-    expected = features(with_visual_prompts(whole, prompts, "small"))
-    actual = features(with_visual_prompts(short, prompts, "small"))
-    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
-    assert (actual - features(whole)).abs().max() > 1e-3
 
 
 def test_the_short_last_block_does_not_change_the_image_digest():

@@ -32,9 +32,8 @@ SIZES = [
     {"prompt": "x"},
     {"classes": SHARED},
     {"classes": ("ox",)},
-    {"prompt": "a photo", "after": "of a"},
     MAPLE,
-    {**MAPLE, "layers": 3, "classes": SHARED},  # the last block has a deep prompt
+    {**MAPLE, "classes": SHARED},
     {**MAPLE, "width": 48, "heads": 4, "embed_dim": 24},
 ]
 
