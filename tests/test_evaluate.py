@@ -215,7 +215,7 @@ def test_show_compare_and_steer_accept_an_evaluation_like_a_sweep(evaluated, mon
     assert "fewer than 30 images" in capsys.readouterr().out
     show.main(["four", "--page"])
     assert "sweep.html" in capsys.readouterr().out
-    with pytest.raises(InputError, match="was run by `evaluate` in one process, which takes no points"):
+    with pytest.raises(InputError, match="was run by `evaluate`, which takes no further points"):
         steer.main(["four", "add", "method=tpt"])
 
 
@@ -247,7 +247,7 @@ def test_an_evaluation_that_mlflow_refuses_at_its_end_keeps_its_results(options,
     assert (sweep.info.state, len(sweep.trials())) == ("finished", 2)
     err = capsys.readouterr().err
     assert "MLflow is behind (" in err
-    assert re.search(r"cannot be opened .*; deliver them later with:\n +.*sync .*small\n", err)
+    assert re.search(r"\); bring it up to date later with:\n +.*sync .*small --into sqlite:///.*own\.db\n", err)
 
 
 @pytest.mark.slow
