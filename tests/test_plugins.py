@@ -153,7 +153,7 @@ def test_an_edited_plugin_replaces_the_old_one_and_has_other_keys(tmp_path):
         (f"{HEAD}@method(name=3)\ndef f(**x): ...", "name must begin with a letter or _, and have"),
         (f"{HEAD}@method(name='')\ndef f(**x): ...", "name must begin with a letter or _, and have"),
         (f"{HEAD}@method(reads=['adapt.view_fracton'])\ndef f(**x): ...", "did you mean 'adapt.view_fraction'?"),
-        (f"{HEAD}@method(reads='adapt.lr')\ndef f(**x): ...", "unknown setting 't'"),
+        (f"{HEAD}@method(reads='adapt.lr')\ndef f(**x): ...", "unknown setting 'd'"),
         (f"{HEAD}@metric(goal='min', name='state')\ndef f(p): ...", "name 'state' is that of a column of each sweep's"),
         (f"{HEAD}@metric(goal='min')\ndef precision(p): ...", "name 'precision' is that of a column of each sweep's"),
         (f"{HEAD}@metric(goal='maximize')\ndef f(p): ...", "mine.py:3: goal must be one of max, min ('maximize')"),

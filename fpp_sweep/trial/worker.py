@@ -114,12 +114,13 @@ class Worker:
 
     def _pretrain(self, task: PretrainTask) -> TaskResult:
         began = perf_counter()
+        clip = self.clip
         dataset = self.datasets.open_any_split(task.dataset)
         progress = self._show(f"{task.dataset}: pretraining", task.config.fpp.steps, "steps")
         precision = pretraining_precision(task.config.precision)
         with self.model.computing(precision), progress as bar:
-            prompt = make_prompt(self.clip, task, dataset, bar.advance)
-        data = prompt_bytes(prompt, self.clip, {"fpp": asdict(task.config.fpp)})
+            prompt = make_prompt(clip, task, dataset, bar.advance)
+        data = prompt_bytes(prompt, clip, {"fpp": asdict(task.config.fpp)})
         return TaskResult(prompt=data, seconds={"pretrain": perf_counter() - began})
 
     def _evaluate(self, task: EvalTask, inputs: dict[Task, TaskResult], adapter_key: str) -> TaskResult:
