@@ -18,7 +18,6 @@ from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.spec.version import VERSION
 
 PACKAGE = "fpp_sweep"
-OUTPUT_LOST = 120  # the exit status of Python if it cannot write the rest of the output
 
 
 class Parser(argparse.ArgumentParser):

@@ -45,7 +45,6 @@ PARAM_LIMIT = 6000  # MLflow's limit; longer values are cut without notice
 TAG_LIMIT = 5000  # limit of hosted MLflow; the open one allows 8000
 REASON_LIMIT = 500  # a reason is one cell of a table; the whole traceback is an artifact
 NAME_LIMIT = 120  # length of a run's name that is readable in the legend of a chart
-CHANGES_LIMIT = 500  # length of the tag that lists changed params
 # most metrics of a run, enough for the paper's sweeps: six averages, two times, two objectives on test, and both
 # objectives on eleven datasets
 METRICS_LIMIT = 32

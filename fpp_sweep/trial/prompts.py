@@ -12,7 +12,6 @@ from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import Dataset, imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.methods import TextModel
-from fpp_sweep.core.methods.gradients import jacobian_pays
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, open_prompt
 from fpp_sweep.core.text.classes import ClassTexts
@@ -36,12 +35,6 @@ def prompt_model(clip: Clip, prompt: Prompt, dataset: Dataset) -> TextModel:
     """Return the classifier of a dataset's classes for contexts as long as a prompt's."""
     texts = class_texts(clip, dataset.classes, len(prompt.context), prompt.after)
     return TextModel(texts=texts, logit_scale=clip.logit_scale)
-
-
-def has_jacobian(clip: Clip, prompt: Prompt, dataset: Dataset) -> bool:
-    """Return True if a method that needs the first gradient of a whole dataset takes it from a Jacobian."""
-    texts = prompt_model(clip, prompt, dataset).texts
-    return jacobian_pays(texts, prompt.context, len(dataset))
 
 
 def ensemble_model(clip: Clip, templates: str, dataset: Dataset) -> TextModel:

@@ -21,13 +21,6 @@ class WorkerNeeds:
     gpus: float
     env: dict[str, str]
 
-    @property
-    def scarce(self) -> tuple[str, float]:
-        """The resource that limits the number of workers, and how much of it a worker takes."""
-        if self.gpus:
-            return "GPU", self.gpus
-        return "CPU", self.cpus
-
     def workers_with_room(self, machines: Sequence[Resources]) -> int:
         """Return how many workers the machines have room for; at least one."""
         return max(1, self.room_on(machines))

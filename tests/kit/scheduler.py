@@ -107,10 +107,6 @@ class Harness:
     def counts(self) -> Any:
         return self.status.counts
 
-    @property
-    def idle_workers(self) -> int:
-        return sum(state.next_task is not None for state in self.scheduler._assignment.workers.values())
-
     async def results(self, tasks: Any, order: int = 1) -> list[TaskResult]:
         """Return the results that a trial with these tasks gets; the first failure cancels the rest."""
         requests = [asyncio.create_task(self.scheduler.result(task, order)) for task in tasks]

@@ -35,7 +35,6 @@ class NaiveText:
     weights: Mapping[str, Tensor]
     heads: int
     quick_gelu: bool
-    deep: Sequence[Tensor] = ()  # (n, W) each: at the input of layers 1, 2, ... they replace positions 1..n
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Return the token embeddings (K, P, W) of ids (K, P), before positions are added."""
@@ -47,8 +46,6 @@ class NaiveText:
         x = embeddings + self.weights["positional_embedding"][:positions]
         for layer in range(self.layers):
             prefix = f"transformer.resblocks.{layer}"
-            if 0 < layer <= len(self.deep):
-                x = with_context(x, self.deep[layer - 1])
             x = x + self._attention(self._layer_norm(x, f"{prefix}.ln_1"), f"{prefix}.attn")
             x = x + self._mlp(self._layer_norm(x, f"{prefix}.ln_2"), f"{prefix}.mlp")
         x = self._layer_norm(x, "ln_final")

@@ -34,11 +34,6 @@ def texts_of(table, *headings):
     return {row.cells[0].text: tuple(row.cells[index].text for index in indices) for row in table.rows}
 
 
-def column_named(table, heading):
-    (found,) = [column for column in table.columns if column.heading == heading]
-    return found
-
-
 # --- all trials ---------------------------------------------------------------------------------------
 
 
