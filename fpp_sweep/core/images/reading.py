@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -174,7 +175,7 @@ def _begin(loader: DataLoader[ReadResult], processes: int) -> Iterator[ReadResul
     if not processes:
         return iter(loader)
     handler = signal.getsignal(signal.SIGCHLD)
-    with _ctrl_c_blocked():
+    with _ctrl_c_waits():
         results = iter(loader)
     if signal.getsignal(signal.SIGCHLD) is not handler:  # torch sets its handler in the main thread only
         signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
@@ -182,17 +183,26 @@ def _begin(loader: DataLoader[ReadResult], processes: int) -> Iterator[ReadResul
 
 
 @contextmanager
-def _ctrl_c_blocked() -> Iterator[None]:
+def _ctrl_c_waits() -> Iterator[None]:
     """Block Ctrl-C for processes that start in this block, and let this process have it when the block ends.
 
-    A terminal sends Ctrl-C to every process of a command, and each would print a traceback.
+    A terminal sends Ctrl-C to every process of a command, and each would print a traceback. A blocked signal reaches
+    another thread of this process, and Python then interrupts the main thread, so that its handler has to wait, too.
     """
     resource_tracker.ensure_running()  # the tracker unblocks the signal when it starts, so start it first
+    received: list[int] = []
+    is_main_thread = threading.current_thread() is threading.main_thread()  # other threads may set no handler
+    if is_main_thread:
+        handler = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by child processes
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if is_main_thread:
+            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
+        if received:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _means_dead_process(error: Exception) -> bool:
