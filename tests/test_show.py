@@ -58,7 +58,7 @@ def test_a_running_sweep_shows_the_time_of_its_last_change(capsys, folder):
 def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_it(capsys, folder):
     text = run_show(capsys, folder.path, "trial-0005")
     assert re.match(r"trial-0005  complete, begun 2026-11-20 \d\d:\d\d UTC, 50 s, ", text)
-    assert "\n    fpp.class_var = 0.006\n" in text
+    assert "\n    fpp.class_var = x0.3\n" in text
     assert f"\nprompt      {folder.artifacts('trial-0005')}/prompts/shapes-0.safetensors\n" in text
     assert text.index("average") < text.index("fpp.class_var") < text.index("prompt      ")
     rows = [line.split() for line in text.splitlines()]

@@ -14,7 +14,7 @@ from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.recommendation import answer_of, names_of
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.records.skipped_images import skipped_notes
-from fpp_sweep.records.texts import format_setting
+from fpp_sweep.records.texts import setting_text
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.attainment import Attainment, attainment
@@ -205,5 +205,5 @@ def settings_of(record: TrialRecord) -> str:
     """
     words = []
     for key, value in record.params.items():
-        words.append(f"{key.rpartition('.')[2]} {format_setting(value, 3)}")
+        words.append(f"{key.rpartition('.')[2]} {setting_text(key, value, 3)}")
     return ", ".join(words) or "the settings of its config"

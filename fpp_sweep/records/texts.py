@@ -10,6 +10,9 @@ from fpp_sweep.records.front import deviation_of, metric_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import setting
+
+VARIANCES = ("fpp.context_var", "fpp.class_var")  # shown as spaces have them, as multiples of the published values
 
 
 def format_metric(metric: str, value: float | None, deviation: float | None = None) -> str:
@@ -80,37 +83,48 @@ def format_setting(value: Any, digits: int = 6) -> str:
     return text.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair, which UTF-8 lacks
 
 
-def format_range(setting: Any) -> str:
-    """Return the range or the choices of a setting as text.
+def setting_text(key: str, value: Any, digits: int = 6) -> str:
+    """Return a setting's value as `format_setting` does, but a variance as a multiple of the published one.
+
+    >>> setting_text("fpp.context_var", 0.00005), setting_text("fpp.gamma1", 4.3)
+    ('x0.01', '4.3')
+    """
+    if key in VARIANCES and is_number(value):
+        return f"x{value / setting(key).default:.{digits}g}"
+    return format_setting(value, digits)
+
+
+def format_range(searched: Any, key: str = "") -> str:
+    """Return the range or the choices of a setting as text; those of a variance as multiples, if its key is passed.
 
     >>> format_range({"low": 1, "high": 5, "log": True}), format_range({"choices": ["a", True]})
     ('1 to 5, log', 'a, true')
-    >>> format_range({"low": 1, "high": 5, "step": 2})
-    '1 to 5, step 2'
+    >>> format_range({"low": 0.02, "high": 0.04, "step": 0.02}, "fpp.class_var")
+    'x1 to x2, step x1'
     """
-    choices = setting
-    if isinstance(setting, Mapping):
-        if "low" in setting:
-            text = f"{setting['low']} to {setting['high']}"
-            if setting.get("log"):
+    choices = searched
+    if isinstance(searched, Mapping):
+        if "low" in searched:
+            text = f"{setting_text(key, searched['low'])} to {setting_text(key, searched['high'])}"
+            if searched.get("log"):
                 text += ", log"
-            if setting.get("step"):
-                text += f", step {setting['step']}"
+            if searched.get("step"):
+                text += f", step {setting_text(key, searched['step'])}"
             return text
-        choices = setting.get("choices", setting)
+        choices = searched.get("choices", searched)
     if isinstance(choices, list | tuple):
-        return ", ".join(format_setting(choice) for choice in choices)
-    return format_setting(choices)
+        return ", ".join(setting_text(key, choice) for choice in choices)
+    return setting_text(key, choices)
 
 
 def choice_texts(settings: Sequence[Any]) -> list[str]:
     """Return the texts of a setting's values; None, the value of trials that lack it, is `not set`."""
     texts = []
-    for setting in settings:
-        if setting is None:
+    for value in settings:
+        if value is None:
             texts.append("not set")
         else:
-            texts.append(format_setting(setting))
+            texts.append(format_setting(value))
     return texts
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fpp_sweep.records.answer import SweepStatistics, sentence_of
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.records.texts import format_setting
+from fpp_sweep.records.texts import setting_text
 from fpp_sweep.report.document import Block, Section, Text
 from fpp_sweep.report.formatting import decimals_of, format_difference
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
@@ -111,6 +111,6 @@ def settings_table(trials: Sequence[TrialRecord], title: str = "Settings of thes
     for record in trials:
         cells = [Cell(record.name)]
         for key in keys:
-            cells.append(Cell(format_setting(record.params[key], 4) if key in record.params else ""))
+            cells.append(Cell(setting_text(key, record.params[key], 4) if key in record.params else ""))
         rows.append(Row(cells, trial=record.name))
     return Table(title=title, columns=columns, rows=rows)

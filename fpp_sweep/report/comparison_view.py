@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fpp_sweep.records.front import values_of
-from fpp_sweep.records.texts import format_metric, format_setting, format_values
+from fpp_sweep.records.texts import format_metric, format_setting, format_values, setting_text
 from fpp_sweep.report.best_trials import best_trials_table, best_trials_verdict
 from fpp_sweep.report.comparison import ComparedSweep, SweepComparison, identity_of
 from fpp_sweep.report.document import Document, Section, Text, paragraphs
@@ -183,7 +183,8 @@ def _settings_of(sweep: ComparedSweep) -> Mapping[str, str]:
     settings = {}
     for key, value in dotted(dict(info.space)):
         if key not in ("question", "name"):
-            settings[key] = cut(format_setting(value), SETTING_LENGTH)
+            name = key.removeprefix("params.").rpartition(".")[0]  # of a range's end
+            settings[key] = cut(setting_text(name, value), SETTING_LENGTH)
     for name, text in info.provenance().items():
         if name in PROVENANCE:
             settings[name] = cut(format_setting(text), SETTING_LENGTH)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from fpp_sweep.records.front import Front, metrics_shown, splits_of
 from fpp_sweep.records.records import IMPORTED, REQUESTED_ORIGINS, SweepInfo, TrialRecord
 from fpp_sweep.records.released_marks import released_mark, released_notes
-from fpp_sweep.records.texts import format_result, format_setting, is_number, values_by_setting
+from fpp_sweep.records.texts import format_result, is_number, setting_text, values_by_setting
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, columns_of
+from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 
@@ -79,24 +80,26 @@ def _columns(
 
 
 def dataset_table(front: Front, statistics: SweepStatistics | None, split: str) -> Table:
-    """Return accuracy and ECE by dataset of the front's members and the baselines that have a result on a split."""
+    """Return accuracy and the objectives by dataset, of all records of `front.compared` with a result on a split."""
     records = [record for record in front.compared if split in record.results]
-    datasets: dict[str, None] = {}
+    measured: dict[str, set[str]] = {}  # metrics by dataset
     for record in records:
-        datasets.update(dict.fromkeys(record.results[split].datasets))
-    metrics = (catalogue.ACCURACY, catalogue.ECE)
+        for dataset, values in record.results[split].datasets.items():
+            measured.setdefault(dataset, set()).update(values)
+    wanted = [catalogue.parts_of(metric).of_average for metric in metrics_of(front.objectives)]
     columns = [Column("trial", is_text=True)]
-    headings = [catalogue.metric(metric).heading for metric in metrics]
-    for dataset in datasets:
-        columns += columns_of(headings, group=dataset)
+    shown = []
+    for dataset, names in measured.items():
+        metrics = [metric for metric in dict.fromkeys([catalogue.ACCURACY, *wanted]) if metric in names]
+        columns += columns_of(metrics, group=dataset)
+        shown += [f"{metric}/{dataset}" for metric in metrics]
     rows: list[Row] = []
     for record in records:
         cells = [Cell(record.label, mark=released_mark(record))]
-        for dataset in datasets:
-            for metric in metrics:
-                cells.append(metric_cell(record, split, f"{metric}/{dataset}", statistics))
+        for metric in shown:
+            cells.append(metric_cell(record, split, metric, statistics))
         rows.append(_row(front, record, cells, rows))
-    if not datasets:
+    if not shown:
         return Table(title=f"{split} split", columns=columns)
     return Table(title=f"{split} split", columns=columns, rows=rows, notes=released_notes(records))
 
@@ -142,8 +145,9 @@ def setting_cells(record: TrialRecord, keys: Collection[str]) -> list[Cell]:
         values = {**relevant(record.config), **record.params}
     cells = []
     for key in keys:
-        text = format_setting(values[key], SETTING_DIGITS)[:SETTING_LENGTH] if key in values else ""
-        cells.append(Cell(text))
+        value = values.get(key)
+        text = setting_text(key, value, SETTING_DIGITS)[:SETTING_LENGTH] if key in values else ""
+        cells.append(Cell(text, sort_value=float(value) if is_number(value) else None))
     return cells
 
 

@@ -23,6 +23,10 @@ from fpp_sweep.report.trial_contents import trial_contents
 from fpp_sweep.report.trial_sections import trials_section
 
 RELOAD_SECONDS = 60  # time after which the page of a running sweep loads itself again
+COLOURS = (  # of the rows and cells of all tables
+    "Blue rows are the knee and the best of the front in each objective. Green differences are significantly better "
+    "than the baseline, red ones significantly worse."
+)
 # explanations below the charts
 READING = (
     "Intervals are 95 % intervals over images, and over seeds if records have several; they say nothing about other "
@@ -95,6 +99,7 @@ def _front_section(report: SweepReport) -> Section:
     blocks: list[Block] = [*front_plots(info, report.statistics)]
     if front.compared:
         blocks.append(front_table(info, front, report.statistics))
+        blocks.append(Text(COLOURS, "faint"))
     blocks.append(Details("How to read this", paragraphs(READING)))
     return Section(front_heading(front), blocks, anchor="front")
 

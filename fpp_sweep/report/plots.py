@@ -16,7 +16,7 @@ from typing import Any
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.front import Front, metric_of, splits_of, values_of
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
-from fpp_sweep.records.texts import format_metric, format_setting
+from fpp_sweep.records.texts import format_metric, setting_text
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import Effects
 from fpp_sweep.report.figures import (
@@ -144,7 +144,7 @@ def _hover_text(info: SweepInfo, statistics: SweepStatistics, record: TrialRecor
     elif not settings:
         settings = {"method": record.config.get("method"), "prompt": record.config.get("prompt")}
     for key, value in list(settings.items())[:N_HOVERED_SETTINGS]:
-        lines.append(f"{plot_text(key)} = {plot_text(format_setting(value))}")
+        lines.append(f"{plot_text(key)} = {plot_text(setting_text(key, value))}")
     if len(settings) > N_HOVERED_SETTINGS:
         lines.append(f"and {len(settings) - N_HOVERED_SETTINGS} more")
     for name in record.broken:

@@ -16,7 +16,7 @@ from fpp_sweep.spec.messages import command_line, runnable
 
 def provenance_section(folder: SweepFolder, info: SweepInfo, front: Front) -> Section:
     blocks: list[Block] = []
-    ranges = [(key, format_range(setting)) for key, setting in as_mapping(info.space.get("params", {})).items()]
+    ranges = [(key, format_range(searched, key)) for key, searched in as_mapping(info.space.get("params", {})).items()]
     if ranges:
         blocks.append(Section("Search space", [Table.of_strings(["setting", "range"], ranges, text_columns=(0, 1))]))
     blocks.append(Section("How the numbers are computed", paragraphs(_computation(info, front))))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fpp_sweep.records.front import Front
 from fpp_sweep.records.records import SweepInfo
-from fpp_sweep.records.texts import format_setting, values_by_setting, varies
+from fpp_sweep.records.texts import setting_text, values_by_setting, varies
 from fpp_sweep.report.document import Block, PlotGroup, Section, Text
 from fpp_sweep.report.effects import MAX_TRIALS, Effects, moved_values_note
 from fpp_sweep.report.plots import importance_plot
@@ -50,7 +50,7 @@ def _constant_settings(front: Front) -> str:
     constants = []
     for key, values in values_by_setting(front.finished).items():
         if not varies(values):
-            constants.append(f"{key} = {format_setting(values[0])}")
+            constants.append(f"{key} = {setting_text(key, values[0])}")
     if not constants:
         return ""
     return f"The same in all finished trials: {', '.join(constants)}."

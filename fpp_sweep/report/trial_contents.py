@@ -9,7 +9,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, metrics_shown
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.records.reliability import read_reliability
-from fpp_sweep.records.texts import format_result, format_setting, format_time, metric_format
+from fpp_sweep.records.texts import format_result, format_setting, format_time, metric_format, setting_text
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
@@ -69,7 +69,7 @@ def _settings(record: TrialRecord) -> list[list[str]]:
         settings.setdefault(key, value)
     rows = []
     for key, value in settings.items():
-        rows.append([key, format_setting(value)])
+        rows.append([key, setting_text(key, value)])
     return rows
 
 

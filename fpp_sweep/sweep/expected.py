@@ -10,7 +10,7 @@ from typing import Any
 
 from fpp_sweep.records.recommendation import reference_label
 from fpp_sweep.records.records import FINAL, baseline_name, trial_name
-from fpp_sweep.records.texts import format_setting
+from fpp_sweep.records.texts import setting_text
 from fpp_sweep.search.choosing import MAX_ON_TEST_SPLIT
 from fpp_sweep.search.study import random_trials, suggest
 from fpp_sweep.space.params import Param
@@ -144,7 +144,7 @@ def _shared_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _settings_text(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={format_setting(value, 4)}" for key, value in settings.items())
+    return ", ".join(f"{key}={setting_text(key, value, 4)}" for key, value in settings.items())
 
 
 def _filled(text: str, *, indent: str, hanging: int) -> str:

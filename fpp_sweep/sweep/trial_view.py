@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.skipped_images import skipped_lines
-from fpp_sweep.records.texts import format_setting, format_time
+from fpp_sweep.records.texts import format_time, setting_text
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.spec.errors import escaped
@@ -51,7 +51,7 @@ def print_trial(objectives: Sequence[Objective], folder: SweepFolder, record: Tr
 
 def _settings_line(record: TrialRecord) -> str:
     """Return such as `prompt=fpp, method=tpt`."""
-    settings = (f"{key}={format_setting(value)}" for key, value in record.params.items())
+    settings = (f"{key}={setting_text(key, value)}" for key, value in record.params.items())
     return escaped(", ".join(settings))
 
 
@@ -66,7 +66,7 @@ def _state_lines(record: TrialRecord) -> Iterator[str]:
     if record.reason:
         yield f"reason      {record.reason}"
     for key, value in (record.params or record.config).items():
-        yield f"    {key} = {format_setting(value)}"
+        yield f"    {key} = {setting_text(key, value)}"
     for name in record.broken:
         yield f"breaks      {name}, by {record.constraints[name]:.4g}"
 

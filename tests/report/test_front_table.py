@@ -28,7 +28,7 @@ def test_members_come_first_then_baselines_with_intervals_support_and_remarks(fa
     interval = statistics.interval(statistics.front.members[0], "test", "ece")
     assert member.cells[0].text == member.trial == "trial-0002"
     assert member.cells[4].interval == format_interval("ece", interval)
-    assert [cell.text for cell in member.cells[5:]] == ["likely", "best accuracy, best ece, knee", "0.289", "0.003"]
+    assert [cell.text for cell in member.cells[5:]] == ["likely", "best accuracy, best ece, knee", "0.289", "x0.15"]
     assert [first.cells[0].text, second.cells[0].text] == [ZERO_SHOT, TPT]
     assert (first.starts_group, second.starts_group) == (True, False)
 

@@ -103,8 +103,9 @@ def test_every_section_can_be_linked(report_of_records):
 
 
 def test_the_front_has_its_plot_its_table_and_an_explanation(report_of_records):
-    plot, table, details = section_named(report_of_records([trial(0)]), "Front").blocks
+    plot, table, colours, details = section_named(report_of_records([trial(0)]), "Front").blocks
     assert (type(plot), type(table), type(details)) == (Plot, Table, Details)
+    assert colours.text.startswith("Blue rows")
     assert details.summary == "How to read this"
     assert texts_of(details.blocks) == list(READING)
     kinds = [type(block) for block in section_named(report_of_records([]), "Front").blocks]

@@ -20,8 +20,8 @@ def test_the_provenance_has_the_searched_ranges_and_the_commands(tmp_path):
     assert [block.title for block in section.blocks] == titles
     (ranges,) = section.blocks[0].blocks
     assert [[cell.text for cell in row.cells] for row in ranges.rows] == [
-        ["fpp.gamma2", "0.1 to 15.0, log"],
-        ["fpp.class_var", "0.001 to 0.02"],
+        ["fpp.gamma2", "0.1 to 15, log"],
+        ["fpp.class_var", "x0.05 to x1"],
     ]
     (versions,) = section.blocks[3].blocks
     for table in (ranges, versions):

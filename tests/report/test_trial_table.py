@@ -217,16 +217,23 @@ def test_the_table_by_dataset_has_a_group_for_each_dataset_that_any_record_has()
     table = dataset_table(front, None, "val")
     assert table.title == "val split"
     assert [column.heading for column in table.columns] == [
-        "trial", "dtd: acc", "dtd: ECE", "pets: acc", "pets: ECE"
+        "trial", "dtd: accuracy", "dtd: ece", "pets: accuracy", "pets: ece"
     ]  # fmt: skip
     assert [column.is_text for column in table.columns] == [True, False, False, False, False]
-    assert texts_of(table, "dtd: acc", "pets: acc", "pets: ECE") == {
+    assert texts_of(table, "dtd: accuracy", "pets: accuracy", "pets: ece") == {
         "trial-0001": ("70.50", "71.50", "6.10"), "trial-0000": ("70.00", "", ""), ZERO_SHOT: ("66.00", "", "")
     }  # fmt: skip
     assert [row.starts_group for row in table.rows] == [False, False, True]
     assert [row.style for row in table.rows][-1] == "baseline"
     empty = dataset_table(front, None, "final")
     assert (empty.title, len(empty.columns), empty.rows) == ("final split", 1, ())
+
+
+def test_the_table_by_dataset_has_accuracy_and_the_metrics_of_the_objectives():
+    objectives = (Objective(metric="sce", goal="min"), Objective(metric="brier/dtd", goal="min"))
+    records = [trial(0, datasets=("dtd",), values=(5.0, 0.4))]
+    table = dataset_table(front_of(sweep_info(objectives=objectives), records), None, "val")
+    assert [column.heading for column in table.columns] == ["trial", "dtd: accuracy", "dtd: sce", "dtd: brier"]
 
 
 # --- numbers ------------------------------------------------------------------------------------------

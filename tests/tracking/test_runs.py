@@ -331,7 +331,7 @@ def test_the_sweeps_run_has_the_best_values_so_far_and_the_searched_ranges():
     run = run_of_sweep([trial(1), trial(0), trial(2), broken, baseline("tpt", 73.0, 4.0)])
     assert curves(run)["best/accuracy"] == [(1, 53), (2, 54), (3, 55), (4, 55)]
     assert curves(run)["best/ece"] == [(1, 11.5), (2, 10.8), (3, 10.1), (4, 10.1)]
-    assert run.params == {"fpp.gamma2": "0.1 to 15.0, log", "fpp.class_var": "0.001 to 0.02"}
+    assert run.params == {"fpp.gamma2": "0.1 to 15, log", "fpp.class_var": "0.001 to 0.02"}
 
 
 def test_a_trial_below_the_floor_of_accuracy_is_never_the_best_as_in_the_tables():
