@@ -10,10 +10,10 @@ from fpp_sweep.cli.command import parser, run
 from fpp_sweep.space.objectives import MAX_OBJECTIVES, Constraint, Objective
 from fpp_sweep.space.settings import range_kind
 from fpp_sweep.space.space import SPACE_PARTS, Space
-from fpp_sweep.space.validation import json_schema
 from fpp_sweep.space.work import Finalists, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import Setting, settings
+from fpp_sweep.spec.validation import json_schema
 
 Schema = dict[str, Any]
 

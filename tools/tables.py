@@ -18,10 +18,10 @@ from fpp_sweep.core.datasets import Group
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.params import PARAM_KEYS
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import keys
 from fpp_sweep.space.work import Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, TrialConfig, preset
+from fpp_sweep.spec.validation import keys
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n)((?:\|.*\n)*)")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fpp_sweep.records.front import metric_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Constraint
-from fpp_sweep.space.validation import as_list, as_mapping
+from fpp_sweep.spec.validation import as_list, as_mapping
 
 
 def keeps_constraints(info: SweepInfo, record: TrialRecord, split: str, baselines: Sequence[TrialRecord]) -> bool:

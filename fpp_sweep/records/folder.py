@@ -41,7 +41,6 @@ from fpp_sweep.records.records import (
     check_space,
 )
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.validation import as_list, as_mapping, at_key, check_fields, require
 from fpp_sweep.space.work import STEERED, Search
 from fpp_sweep.spec.errors import InputError, is_full_disk, message_in_one_line, problem_of_system, unknown
 from fpp_sweep.spec.files import (
@@ -57,6 +56,7 @@ from fpp_sweep.spec.files import (
     write_json,
 )
 from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.validation import as_list, as_mapping, at_key, check_fields, require
 
 FORMAT = 5
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot

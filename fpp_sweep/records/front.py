@@ -12,12 +12,12 @@ from itertools import combinations
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
-from fpp_sweep.space.validation import require
 from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.rounding import is_rounding_error
+from fpp_sweep.spec.validation import require
 
 
 @dataclass(frozen=True)

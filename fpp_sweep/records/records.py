@@ -8,15 +8,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, get_args
 
+from pydantic import BeforeValidator, Field
+
 from fpp_sweep.space.objectives import Constraint, Objective
-from fpp_sweep.space.validation import (
+from fpp_sweep.space.work import Split
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.names import BASELINE_PREFIX, label_of
+from fpp_sweep.spec.validation import (
     LARGEST,
     MAX_DEPTH,
     MAX_NUMBER,
     MAX_WHOLE,
-    Convert,
-    Items,
-    Limits,
+    Distinct,
+    DistinctAndSome,
     Number,
     as_list,
     as_mapping,
@@ -28,11 +34,6 @@ from fpp_sweep.space.validation import (
     shown,
     value_text,
 )
-from fpp_sweep.space.work import Split
-from fpp_sweep.spec import keys
-from fpp_sweep.spec.config import TrialConfig
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.names import BASELINE_PREFIX, label_of
 
 MAX_TIME = 253_370_764_800  # the start of the year 9999: in every time zone a date that Python can represent
 
@@ -55,9 +56,9 @@ def _check_split(value: Any) -> Any:
 
 
 Name = Annotated[str, _NameRule()]  # a dataset, a split or a metric
-Whole = Annotated[int, Limits(ge=-MAX_WHOLE, le=MAX_WHOLE)]
-Count = Annotated[int, Limits(ge=0, le=MAX_WHOLE)]
-Time = Annotated[float, Limits(ge=0, le=MAX_TIME)]  # seconds since 1970
+Whole = Annotated[int, Field(ge=-MAX_WHOLE, le=MAX_WHOLE)]
+Count = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
+Time = Annotated[float, Field(ge=0, le=MAX_TIME)]  # seconds since 1970
 Values = Mapping[Name, Number]  # by metric
 Seconds = Mapping[str, Number]  # by stage or step
 Texts = Mapping[str, str]
@@ -319,7 +320,7 @@ class SweepInfo:
     space: Settings  # as resolved, plain values: load_space understands it
     initial_space: Settings = field(default_factory=dict)  # at the start of the sweep; empty if unchanged since
     objectives: tuple[Objective, ...]
-    search_split: Annotated[str, Convert(_check_split)]
+    search_split: Annotated[str, BeforeValidator(_check_split)]
     reference: Sequence[Number] | None = None  # hypervolume's corner, in the order of the objectives
     tracking_uri: str = ""
     spent: Number = 0.0  # seconds that drivers have worked on it; a running driver records them every minute
@@ -490,16 +491,16 @@ class RecordedWork:
     model: str = ""
     data_root: str | None = None
     dataset_file: str | None = None
-    datasets: Annotated[tuple[str, ...], Items()] = ()
+    datasets: Distinct[str] = ()
     limit: Count | None = None
-    seeds: Annotated[tuple[Whole, ...], Items(at_least=1)] = (0,)
+    seeds: DistinctAndSome[Whole] = (0,)
     on_bad_image: str = ""
     cpus_per_worker: Number = 1.0
     threads: Count | None = None
     loaders: Count | None = None
     cache: str | None = None
-    columns: Annotated[tuple[str, ...], Items()] = ()
-    posthoc: Annotated[tuple[str, ...], Items()] = ()
+    columns: Distinct[str] = ()
+    posthoc: Distinct[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

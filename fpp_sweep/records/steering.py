@@ -10,8 +10,8 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import ADDED, Command, SweepInfo
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import QueuedPoint, Space
-from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.space.work import STEERED, Search
+from fpp_sweep.spec.validation import as_mapping
 
 
 def budget_in_force(info: SweepInfo, search: Search, commands: Sequence[Command]) -> Search:

@@ -10,8 +10,8 @@ from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.texts import format_range, format_values
 from fpp_sweep.report.document import Block, Code, Section, Text, paragraphs
 from fpp_sweep.report.table import Table
-from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.messages import command_line, runnable
+from fpp_sweep.spec.validation import as_mapping
 
 
 def provenance_section(folder: SweepFolder, info: SweepInfo, front: Front) -> Section:

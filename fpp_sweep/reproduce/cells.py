@@ -12,9 +12,9 @@ from fpp_sweep.core.datasets import DATASETS, expand
 from fpp_sweep.records.records import SplitResult
 from fpp_sweep.reproduce.experiments import STAGES, Experiment, ExperimentColumn, ExperimentRow
 from fpp_sweep.reproduce.printed import PrintedNumber, mean_of_printed
-from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.names import listed_names
+from fpp_sweep.spec.validation import as_mapping
 from fpp_sweep.statistics.paired import LEVEL, Interval, t_quantile
 
 Verdict = Literal["agrees", "differs", ""]

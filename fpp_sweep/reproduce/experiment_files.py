@@ -17,10 +17,10 @@ from fpp_sweep.reproduce.experiments import (
     ExperimentRow,
 )
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import check_value, keys, require
 from fpp_sweep.space.yamlfile import Node, of_plain, read
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import user_path
+from fpp_sweep.spec.validation import check_value, keys, require
 
 SHIPPED = Path(__file__).parent / "shipped"
 REPLACED_KEYS = ("grid", "params", "points", "search")  # keys of a space that rows and columns replace

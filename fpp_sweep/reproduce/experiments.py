@@ -11,15 +11,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator, Field
+
 from fpp_sweep.reproduce.printed import PrintedNumber, read_printed
 from fpp_sweep.space.grid import MAX_POINTS
 from fpp_sweep.space.objectives import Name
 from fpp_sweep.space.reading import space_from
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import COMPUTED_DEFAULT, Convert, Items, Limits, check_fields, require, set_field
 from fpp_sweep.space.yamlfile import Node, of_plain
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.validation import COMPUTED_DEFAULT, Distinct, check_fields, require, set_field
 
 STAGES = {"seconds.pretrain": "pretraining", "seconds.adapt": "adaptation"}  # metrics of a table of costs
 CHECKPOINTS = {"$coop": "coop", "$maple": "maple"}  # words that stand for the user's checkpoints -> their flags
@@ -46,9 +48,9 @@ def _check_score(value: Any) -> Any:
     return value
 
 
-Score = Annotated[str, Convert(_check_score)]
-Printed = Annotated[Mapping[str, Mapping[str, PrintedNumber | None]], Convert(read_printed)]
-Names = Annotated[tuple[str, ...], Items()]
+Score = Annotated[str, BeforeValidator(_check_score)]
+Printed = Annotated[Mapping[str, Mapping[str, PrintedNumber | None]], BeforeValidator(read_printed)]
+Names = Distinct[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class ExperimentColumn:
     metric: Score
     heading: str = COMPUTED_DEFAULT
     of: Literal["mean", "deviation"] = "mean"  # over seeds
-    decimals: Annotated[int, Limits(ge=0, le=10)] = COMPUTED_DEFAULT  # decimals of our numbers
+    decimals: Annotated[int, Field(ge=0, le=10)] = COMPUTED_DEFAULT  # decimals of our numbers
     set: Mapping[str, Any] = field(default_factory=dict)  # on top of the row's
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fpp_sweep.core.models.model_names import QUICK_SUFFIX, parse
-from fpp_sweep.space.validation import as_mapping, require
+from fpp_sweep.spec.validation import as_mapping, require
 
 AVERAGE = "average"
 PAPERS_MODEL = "ViT-B-16"  # the architecture behind the printed numbers

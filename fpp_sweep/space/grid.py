@@ -9,8 +9,8 @@ from typing import Any
 
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.settings import check_choices, check_setting, check_trial, require_setting, value_for_each_key
-from fpp_sweep.space.validation import as_list, as_mapping, at_key, require, require_distinct
 from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.validation import as_list, as_mapping, at_key, require, require_distinct
 
 # the values of each key; keys that move together are one entry `a, b`, whose values are tuples
 Block = Mapping[str, tuple[Any, ...]]

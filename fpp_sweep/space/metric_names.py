@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fpp_sweep.space.validation import Convert, require, shown
+from pydantic import BeforeValidator, WithJsonSchema
+
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.validation import require, shown
 
 
 def check_metric(value: Any) -> Any:
@@ -48,4 +50,4 @@ def _metric_schema() -> dict[str, Any]:
     return {"type": "string", "pattern": rf"^(({'|'.join(of_dataset)})(@({maps}))?(/.+)?|{'|'.join(of_trial)})$"}
 
 
-MetricName = Annotated[str, Convert(check_metric, _metric_schema)]
+MetricName = Annotated[str, BeforeValidator(check_metric), WithJsonSchema(_metric_schema())]

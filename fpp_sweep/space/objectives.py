@@ -8,22 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, get_args
 
+from pydantic import BeforeValidator, WithJsonSchema
+
 from fpp_sweep.space.metric_names import MetricName
-from fpp_sweep.space.validation import (
-    COMPUTED_DEFAULT,
-    Convert,
-    Number,
-    check_fields,
-    check_value,
-    require,
-    set_field,
-    shown,
-)
 from fpp_sweep.space.work import Baseline
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.rounding import is_rounding_error
+from fpp_sweep.spec.validation import COMPUTED_DEFAULT, Number, check_fields, check_value, require, set_field, shown
 
 MAX_OBJECTIVES = 3
 MAX_NAME = 64  # characters
@@ -41,7 +34,7 @@ def _check_name(value: Any) -> Any:
     return value
 
 
-Name = Annotated[str, Convert(_check_name, lambda: {"type": "string", "pattern": f"^{_NAME}$"})]
+Name = Annotated[str, BeforeValidator(_check_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"})]
 
 # ------------------------------------------------------------ objectives and constraints
 

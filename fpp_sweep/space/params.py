@@ -18,7 +18,9 @@ from fpp_sweep.space.settings import (
     range_kind,
     require_setting,
 )
-from fpp_sweep.space.validation import (
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.validation import (
     LARGEST,
     as_list,
     as_mapping,
@@ -32,8 +34,6 @@ from fpp_sweep.space.validation import (
     shown,
     value_text,
 )
-from fpp_sweep.spec.config import TrialConfig
-from fpp_sweep.spec.errors import InputError
 
 STEP_TOLERANCE = 1e-6  # in steps: decimals such as 0.3333333 are not exact
 MAX_STEPS = 1e9  # with more steps, floats are too coarse for the tolerance

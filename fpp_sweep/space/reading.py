@@ -15,11 +15,11 @@ from fpp_sweep.space.params import PARAM_KEYS, Param
 from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.shipped import find_space
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import keys, shown
 from fpp_sweep.space.work import Search, Work
 from fpp_sweep.space.yamlfile import Node, join, of_plain, parse, read
 from fpp_sweep.spec.config import TrialConfig, settings
 from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.validation import keys, shown
 
 Criterion = TypeVar("Criterion", Objective, Constraint)
 

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from fpp_sweep.space.validation import (
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import TrialConfig, setting, settings
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.validation import (
     LARGEST,
     as_list,
     as_mapping,
@@ -18,9 +21,6 @@ from fpp_sweep.space.validation import (
     require_distinct,
     shown,
 )
-from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import TrialConfig, setting, settings
-from fpp_sweep.spec.errors import InputError
 
 ParamKind = Literal["float", "int", "choice"]
 

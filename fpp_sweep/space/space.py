@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, NamedTuple
 
+from pydantic import BeforeValidator, WithJsonSchema
+
 from fpp_sweep.space.grid import Block, block_points, check_grid, check_size, combinations, split_keys
 from fpp_sweep.space.objectives import (
     Constraint,
@@ -22,11 +24,11 @@ from fpp_sweep.space.objectives import (
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
 from fpp_sweep.space.settings import check_settings, check_trial
-from fpp_sweep.space.validation import Convert, at_key, check_fields, keys, known_name, require, set_field, value_text
 from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import METHOD_AND_START, PRESETS, TrialConfig, dotted, preset, relevant
 from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.validation import at_key, check_fields, keys, known_name, require, set_field, value_text
 
 MIN_MAPPED_IMAGES = 50  # images that the fit of a post-hoc map, or of conformal sets, needs
 DEFAULT_TRIALS = 16  # if no budget is given
@@ -72,7 +74,7 @@ def _check_preset(value: Any) -> str:
     return known_name("preset", value, _preset_names())
 
 
-PresetName = Annotated[str, Convert(_check_preset, lambda: {"enum": _preset_names()})]
+PresetName = Annotated[str, BeforeValidator(_check_preset), WithJsonSchema({"enum": _preset_names()})]
 
 
 class QueuedPoint(NamedTuple):

@@ -7,13 +7,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
 from fpp_sweep.space.metric_names import check_metric
-from fpp_sweep.space.validation import (
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.files import user_path
+from fpp_sweep.spec.specs import OnBadImage
+from fpp_sweep.spec.validation import (
     COMPUTED_DEFAULT,
     MAX_NUMBER,
-    Convert,
-    Items,
-    Limits,
+    Distinct,
+    DistinctAndSome,
     as_mapping,
     at_key,
     check_fields,
@@ -23,9 +27,6 @@ from fpp_sweep.space.validation import (
     set_field,
     shown,
 )
-from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.files import user_path
-from fpp_sweep.spec.specs import OnBadImage
 
 Part = TypeVar("Part")
 
@@ -139,21 +140,21 @@ def _text_schema() -> dict[str, Any]:
     return {"type": "string", "pattern": r"\S"}
 
 
-Sampler = Annotated[str, Convert(_check_sampler, lambda: {"enum": list(catalogue.BUILT_IN_SAMPLERS)})]
+Sampler = Annotated[str, BeforeValidator(_check_sampler), WithJsonSchema({"enum": list(catalogue.BUILT_IN_SAMPLERS)})]
 Split = Literal["train", "val", "test"]
-Text = Annotated[str, Convert(_check_text, _text_schema)]
-UserPath = Annotated[str, Convert(_expand_home, _text_schema)]
-Positive = Annotated[int, Limits(ge=1, le=MAX_INTEGER)]
-MaxFailures = Annotated[Positive | None, Convert(_to_none, _max_failures_schema)]
-Seed = Annotated[int, Limits(ge=0, le=MAX_INTEGER)]
-Processes = Annotated[int, Limits(ge=1, le=MAX_PROCESSES)]
-NotNegative = Annotated[float, Limits(ge=0, le=MAX_NUMBER)]
-Above0 = Annotated[float, Limits(gt=0, le=MAX_NUMBER)]
-Seconds = Annotated[float, Limits(gt=0, le=MAX_SECONDS), Convert(_to_seconds, _seconds_schema)]
-Device = Annotated[str, Convert(_check_device, lambda: {"type": "string", "pattern": f"^{_DEVICE}$"})]
-Baseline = Annotated[str, Convert(_check_baseline, lambda: {"enum": baseline_names(catalogue.METHODS)})]
-Posthoc = Annotated[str, Convert(_check_posthoc, lambda: {"enum": _posthoc_names()})]
-Column = Annotated[str, Convert(_check_column, lambda: {"enum": _column_names()})]
+Text = Annotated[str, BeforeValidator(_check_text), WithJsonSchema(_text_schema())]
+UserPath = Annotated[str, BeforeValidator(_expand_home), WithJsonSchema(_text_schema())]
+Positive = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+MaxFailures = Annotated[Positive | None, BeforeValidator(_to_none), WithJsonSchema(_max_failures_schema())]
+Seed = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
+NotNegative = Annotated[float, Field(ge=0, le=MAX_NUMBER)]
+Above0 = Annotated[float, Field(gt=0, le=MAX_NUMBER)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS), BeforeValidator(_to_seconds), WithJsonSchema(_seconds_schema())]
+Device = Annotated[str, BeforeValidator(_check_device), WithJsonSchema({"type": "string", "pattern": f"^{_DEVICE}$"})]
+Baseline = Annotated[str, BeforeValidator(_check_baseline), WithJsonSchema({"enum": baseline_names(catalogue.METHODS)})]
+Posthoc = Annotated[str, BeforeValidator(_check_posthoc), WithJsonSchema({"enum": _posthoc_names()})]
+Column = Annotated[str, BeforeValidator(_check_column), WithJsonSchema({"enum": _column_names()})]
 
 # ------------------------------------------------------------ search
 
@@ -163,7 +164,7 @@ class Finalists:
     """The final stage: trials that run again after the search, with more seeds and fresh images."""
 
     count: Positive = 6  # trials at most
-    seeds: Annotated[int, Limits(ge=1, le=100)] = 3  # number of fresh pretraining seeds; 1: no final stage
+    seeds: Annotated[int, Field(ge=1, le=100)] = 3  # number of fresh pretraining seeds; 1: no final stage
     images: Positive | None = None  # fresh ones of each dataset; none: as many as the search used, where there are some
 
     def __post_init__(self) -> None:
@@ -186,7 +187,7 @@ class Search:
     max_failures: MaxFailures = 5  # failed trials in a row that stop the sweep; none: never
     finalists: Finalists = field(default_factory=Finalists)
     # by metric, or metric of a dataset: a loss that does not count
-    margin: Annotated[Mapping[str, NotNegative], Convert(_check_margins)] = field(default_factory=dict)
+    margin: Annotated[Mapping[str, NotNegative], BeforeValidator(_check_margins)] = field(default_factory=dict)
     floor: Above0 = DEFAULT_FLOOR  # points of accuracy below zero_shot without marks
     notify: Text | None = None  # a command that gets the state and the front at the end
 
@@ -216,26 +217,26 @@ class Work:
     model: Text = "tiny"
     data_root: UserPath | None = None
     dataset_file: UserPath | None = None
-    datasets: Annotated[tuple[Text, ...], Items()] = ()  # names and groups; empty: all of dataset_file, or by data_root
+    datasets: Distinct[Text] = ()  # names and groups; empty: all of dataset_file, or by data_root
     limit: Positive | None = None  # images per dataset; none: all, of the embedded datasets EMBEDDED_LIMIT
-    seeds: Annotated[tuple[Seed, ...], Items(at_least=1)] = (0,)
+    seeds: DistinctAndSome[Seed] = (0,)
     on_bad_image: OnBadImage = "fail"
     shards: Positive | None = None  # per dataset and seed; none: by size
     device: Device = "auto"  # auto: a GPU if there is one
     workers: Processes | None = None  # none: as many as the machines hold
     gpus_per_worker: NotNegative | None = None  # none: 1 if there are GPUs, else 0
-    cpus_per_worker: Annotated[float, Limits(ge=MIN_SHARE, le=MAX_PROCESSES)] = 1.0
+    cpus_per_worker: Annotated[float, Field(ge=MIN_SHARE, le=MAX_PROCESSES)] = 1.0
     threads: Processes | None = None  # torch's threads in a worker; none: one for each CPU
-    loaders: Annotated[int, Limits(ge=0, le=MAX_PROCESSES)] | None = None  # processes that read images; none: by device
+    loaders: Annotated[int, Field(ge=0, le=MAX_PROCESSES)] | None = None  # processes that read images; none: by device
     cache: UserPath | None = None  # folder of image features
     float32_cache: bool = False  # keep image features in float32 rather than half precision
     reuse_results: bool = True  # use results of other sweeps on this machine, and keep them for others
     attempts: Positive = 3  # per task
     task_timeout: Seconds = 3600.0
-    baselines: Annotated[tuple[Baseline, ...], Items()] = BASELINES
-    columns: Annotated[tuple[Column, ...], Items()] = ()  # optional columns of the predictions that are kept
+    baselines: Distinct[Baseline] = BASELINES
+    columns: Distinct[Column] = ()  # optional columns of the predictions that are kept
     # maps of calibration after the fact; the method's own probabilities, `none`, are always measured
-    posthoc: Annotated[tuple[Posthoc, ...], Items()] = ()
+    posthoc: Distinct[Posthoc] = ()
     tracking_uri: Text | None = None  # none: that of MLFLOW_TRACKING_URI, or else an embedded store
 
     def __post_init__(self) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml
 
-from fpp_sweep.space.validation import MAX_DEPTH, as_list, as_mapping
 from fpp_sweep.spec.errors import InputError, similar_names, unknown
 from fpp_sweep.spec.files import read_at_most
+from fpp_sweep.spec.validation import MAX_DEPTH, as_list, as_mapping
 
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")

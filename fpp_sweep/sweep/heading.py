@@ -9,10 +9,10 @@ from typing import Any
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.text_layout import labelled_lines
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import Screen, duration
+from fpp_sweep.spec.validation import as_mapping
 
 SUBJECT_COLUMNS = 10
 

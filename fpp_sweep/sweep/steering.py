@@ -14,10 +14,10 @@ from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.space.params import check_point
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import as_list, as_mapping, require
 from fpp_sweep.space.work import Search
 from fpp_sweep.space.yamlfile import parse as parse_yaml
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.validation import as_list, as_mapping, require
 from fpp_sweep.sweep.resume_command import resume_command
 
 SECONDS_PER_HOUR = 3600.0

@@ -18,12 +18,12 @@ from typing import Protocol
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import Predictions, concatenate, score
 from fpp_sweep.records.records import SplitResult
-from fpp_sweep.space.validation import MAX_NUMBER
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.spec.tasks import EvalTask, Task
+from fpp_sweep.spec.validation import MAX_NUMBER
 from fpp_sweep.trial.conformal import with_conformal_sets
 from fpp_sweep.trial.plan import ImageRange, Plan, Shards, flatten, largest_first, with_pretrainings
 from fpp_sweep.trial.posthoc import FITTED_SPLIT, MapFit, PredictionsBySeed, apply_maps

@@ -11,11 +11,11 @@ from fpp_sweep.space.params import PARAM_KEYS
 from fpp_sweep.space.reading import load_space, parse_space
 from fpp_sweep.space.shipped import NAME_COLUMNS, list_shipped_spaces
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import keys
 from fpp_sweep.space.work import BASELINES, Search, Work
 from fpp_sweep.space.yamlfile import parse, read
 from fpp_sweep.spec.config import PRESETS
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.validation import keys
 from tools.schema import main as print_schema
 from tools.schema import schema
 

@@ -14,13 +14,13 @@ from fpp_sweep.space.params import Param
 from fpp_sweep.space.published import published_points
 from fpp_sweep.space.reading import load_space, parse_space, space_of
 from fpp_sweep.space.space import CHANGEABLE_ON_RESUME, Space
-from fpp_sweep.space.validation import keys
 from fpp_sweep.space.work import BASELINES, Finalists, Search, Work
 from fpp_sweep.space.yamlfile import dump
 from fpp_sweep.spec import config
 from fpp_sweep.spec.catalogue import COMPARED, METHODS
 from fpp_sweep.spec.config import PRESETS, TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.validation import keys
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "search_spaces").glob("*.yaml"))

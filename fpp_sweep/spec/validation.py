@@ -1,9 +1,8 @@
 """Checks of dataclasses by the types of their fields, done by pydantic and reported as InputError.
 
-A field's type says what its value must be: `int | None`, `Literal["val", "test"]`, or a type with markers such as
-`Annotated[int, Limits(ge=1)]`. `check_fields` checks an object when it is built; `json_schema` describes the same types
-to editors. The markers exist so that pydantic is loaded at the first check and not at import: commands print their help
-without it.
+A field's type says what its value must be: `int | None`, `Literal["val", "test"]`, or a type with pydantic's markers
+such as `Annotated[int, Field(ge=1)]`. `check_fields` checks an object when it is built; `json_schema` describes the
+same types to editors.
 """
 
 from __future__ import annotations
@@ -12,16 +11,27 @@ import functools
 import json
 import re
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import fields
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import ErrorDetails
 
 from fpp_sweep.spec.errors import InputError, unknown
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel, TypeAdapter, ValidationError
-    from pydantic_core import CoreSchema, ErrorDetails
+Item = TypeVar("Item")
+Items = TypeVar("Items", bound=Sequence[Any])
 
 MAX_SHOWN = 80  # characters of a value in a message
 MAX_DEPTH = 100  # levels of mappings and lists in a document that is read
@@ -44,7 +54,7 @@ def check_fields(value: Any, key: str = "", skip: Collection[str] = ()) -> None:
     values = {name: getattr(value, name) for name in model.model_fields}
     try:
         checked = model.model_validate(values)
-    except _pydantic().ValidationError as error:
+    except ValidationError as error:
         raise _input_error(error, key) from None
     for name in values:
         set_field(value, name, getattr(checked, name))
@@ -52,10 +62,10 @@ def check_fields(value: Any, key: str = "", skip: Collection[str] = ()) -> None:
 
 def check_value(cls: type, name: str, value: Any) -> Any:
     """Return a value as a field of a class would hold it, checked."""
-    adapter: TypeAdapter[Any] = _pydantic().TypeAdapter(_field_types(cls)[name], config=_CONFIG)
+    adapter: TypeAdapter[Any] = TypeAdapter(_field_types(cls)[name], config=_CONFIG)
     try:
         return adapter.validate_python(value)
-    except _pydantic().ValidationError as error:
+    except ValidationError as error:
         raise _input_error(error, "") from None
 
 
@@ -67,25 +77,18 @@ def json_schema(cls: type, skip: Collection[str] = ()) -> dict[str, Any]:
     return properties
 
 
-_CONFIG: Any = {  # pydantic.ConfigDict
-    "strict": True,  # "3" is not a number, and true is not 1
-    "allow_inf_nan": False,
-    "arbitrary_types_allowed": True,
-}
-
-
-def _pydantic() -> Any:
-    import pydantic  # start-up time: `--help` and `import fpp_sweep` check nothing
-
-    return pydantic
+_CONFIG = ConfigDict(
+    strict=True,  # "3" is not a number, and true is not 1
+    allow_inf_nan=False,
+    arbitrary_types_allowed=True,
+)
 
 
 @functools.cache
 def _model(cls: Any, skip: frozenset[str]) -> type[BaseModel]:
     """Return the pydantic model of a dataclass's fields."""
-    types = {name: (hint, ...) for name, hint in _field_types(cls).items() if name not in skip}
-    model: type[BaseModel] = _pydantic().create_model(cls.__name__, __config__=_CONFIG, **types)
-    return model
+    types: dict[str, Any] = {name: (hint, ...) for name, hint in _field_types(cls).items() if name not in skip}
+    return create_model("Fields", __config__=_CONFIG, **types)
 
 
 def _field_types(cls: Any) -> dict[str, Any]:
@@ -98,78 +101,6 @@ def _field_types(cls: Any) -> dict[str, Any]:
             types[field.name] = hints[field.name] | None
     return types
 
-
-# ------------------------------------------------------------ markers of types
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a number in an `Annotated` type: >= `ge`, > `gt`, <= `le`."""
-
-    ge: float | None = None
-    gt: float | None = None
-    le: float | None = None
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
-        schema: Any = handler(source)
-        for name in ("ge", "gt", "le"):
-            if getattr(self, name) is not None:
-                schema[name] = getattr(self, name)
-        return typing.cast("CoreSchema", schema)
-
-
-@dataclass(frozen=True)
-class Convert:
-    """A function in an `Annotated` type that a value goes through before the type checks it.
-
-    The function returns the value, converted or as it is, or raises InputError. `schema` describes to editors what may
-    be written.
-    """
-
-    function: Callable[[Any], Any]
-    schema: Callable[[], dict[str, Any]] | None = None
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
-        converted = _pydantic().BeforeValidator(self.function)
-        schema: CoreSchema = converted.__get_pydantic_core_schema__(source, handler)
-        return schema
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: Callable[[Any], Any]) -> Any:
-        if self.schema is None:
-            return handler(core)
-        return self.schema()
-
-
-@dataclass(frozen=True)
-class Items:
-    """A list without repetitions in an `Annotated` type, which becomes a tuple."""
-
-    at_least: int = 0
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
-        tuples = _pydantic().BeforeValidator(self._as_tuple)
-        distinct = _pydantic().AfterValidator(self._require_distinct)
-        as_tuple: CoreSchema = tuples.__get_pydantic_core_schema__(source, handler)
-        schema: CoreSchema = distinct.__get_pydantic_core_schema__(source, lambda _: as_tuple)
-        return schema
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: Callable[[Any], Any]) -> Any:
-        schema = {**handler(core), "uniqueItems": True}
-        if self.at_least:
-            schema["minItems"] = self.at_least
-        return schema
-
-    def _as_tuple(self, value: Any) -> tuple[Any, ...]:
-        items = as_list(value)
-        require(len(items) >= self.at_least, "must have at least 1 entry (none)")
-        return tuple(items)
-
-    def _require_distinct(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
-        require_distinct(items)
-        return items
-
-
-Number = Annotated[float, Limits(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 
 # ------------------------------------------------------------ messages
 
@@ -186,6 +117,7 @@ _PROBLEMS = {  # by pydantic's type of error
     "sequence_str": "must be a list",
     "sequence_type": "must be a list",
     "string_type": "must be text",
+    "too_short": "must have at least {min_length} entry",
     "tuple_type": "must be a list",
 }
 
@@ -227,7 +159,7 @@ def shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, list | tuple):
-        return "a list"
+        return "a list" if value else "none"
     text = repr(value)
     if len(text) > MAX_SHOWN:
         return f"{text[: MAX_SHOWN - 3]}..."
@@ -281,7 +213,8 @@ def known_name(kind: str, name: Any, names: Collection[str], listed: Collection[
     return checked
 
 
-def require_distinct(items: Sequence[Any]) -> None:
+def require_distinct(items: Items) -> Items:
+    """Return a sequence without repetitions; raise InputError for another one."""
     seen: set[Any] = set()
     for index, item in enumerate(items):
         value = item
@@ -291,6 +224,7 @@ def require_distinct(items: Sequence[Any]) -> None:
             value = type(item), repr(item)
         require(value not in seen, f"{shown(item)} comes twice; take one out", str(index))
         seen.add(value)
+    return items
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
@@ -309,6 +243,26 @@ def as_list(value: Any) -> list[Any] | tuple[Any, ...]:
     if value is None or isinstance(value, Mapping):
         example = "..."
     raise InputError(f"must be a list, such as [{example}] ({shown(value)})")
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(as_list(value))
+
+
+Number = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+# lists without repetitions, which become tuples
+Distinct = Annotated[
+    tuple[Item, ...],
+    Field(json_schema_extra={"uniqueItems": True}),
+    BeforeValidator(_as_tuple),
+    AfterValidator(require_distinct),
+]
+DistinctAndSome = Annotated[
+    tuple[Item, ...],
+    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    BeforeValidator(_as_tuple),
+    AfterValidator(require_distinct),
+]
 
 
 def set_field(target: Any, name: str, value: Any) -> None:
