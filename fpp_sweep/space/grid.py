@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fpp_sweep.space.params import Param
-from fpp_sweep.space.settings import check_choices, check_setting, check_trial, require_setting, value_for_each_key
+from fpp_sweep.space.settings import check_choices, check_setting, require_setting, value_for_each_key
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.validation import as_list, as_mapping, at_key, require, require_distinct
 
@@ -27,9 +27,8 @@ def check_grid(grid: Any, start: TrialConfig) -> tuple[Block, ...]:
             block = _check_block(as_mapping(values))
             points += math.prod(len(choices) for choices in block.values())
             check_size(points, "a sampler")
-            single_values = _single_values(block)
             for point in block_points(block):
-                check_trial(start, point, single_values)
+                start.replace(point)
         blocks.append(block)
     return tuple(blocks)
 
@@ -72,15 +71,6 @@ def _check_linked_choices(keys: Sequence[str], values: Sequence[Any]) -> tuple[t
     require(checked, "must have at least 1 entry (none)")
     require_distinct(checked)
     return tuple(checked)
-
-
-def _single_values(block: Block) -> dict[str, dict[str, Any]]:
-    """Return a point for each value of a block, which has this value only, by the value's dotted path."""
-    points = {}
-    for names, values in block.items():
-        for index, value in enumerate(values):
-            points[f"{names}.{index}"] = next(block_points({names: (value,)}))
-    return points
 
 
 def split_keys(names: str) -> list[str]:

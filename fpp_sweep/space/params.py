@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from fpp_sweep.space.settings import (
-    ParamKind,
-    check_choices,
-    check_part,
-    check_setting,
-    check_trial,
-    range_kind,
-    require_setting,
-)
+from fpp_sweep.space.settings import ParamKind, check_choices, check_setting, range_kind, require_setting
 from fpp_sweep.spec.config import TrialConfig
-from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.validation import (
     LARGEST,
     as_list,
@@ -198,7 +188,7 @@ def _check_conditions(when: Any) -> dict[str, tuple[Any, ...]]:
 # ------------------------------------------------------------ the parameters of a space
 
 
-def check_params(params: Iterable[Param], base: Mapping[str, Any], start: TrialConfig) -> tuple[Param, ...]:
+def check_params(params: Iterable[Param], base: Mapping[str, Any]) -> tuple[Param, ...]:
     """Return the parameters of a space, parents before their children."""
     by_key: dict[str, Param] = {}
     for param in params:
@@ -207,46 +197,10 @@ def check_params(params: Iterable[Param], base: Mapping[str, Any], start: TrialC
             require(param.key not in base, "is fixed in base as well; take it out of one of them")
         by_key[param.key] = param
     for param in by_key.values():
-        with at_key(f"params.{param.key}"):
-            _check_values(param, by_key, start)
-    for param in by_key.values():
         for key, values in param.when.items():
             with at_key(f"params.{param.key}.when.{key}"):
                 _check_condition(key, values, by_key)
     return _parents_first(by_key)
-
-
-def _check_values(param: Param, params: Mapping[str, Param], start: TrialConfig) -> None:
-    """Raise InputError unless a trial takes each choice, or both ends of the range.
-
-    It may take a value only together with a value of another parameter.
-    """
-    for path, value in _outer_values(param).items():
-        with at_key(path):
-            try:
-                check_part(start, {param.key: value})
-            except InputError:
-                if not _has_partner(param.key, value, params, start):
-                    raise
-
-
-def _has_partner(key: str, value: Any, params: Mapping[str, Param], start: TrialConfig) -> bool:
-    """Return whether a trial takes a value together with a value of another parameter."""
-    for other in params.values():
-        if other.key == key:
-            continue
-        for partner in _outer_values(other).values():
-            with suppress(InputError):
-                check_part(start, {key: value, other.key: partner})
-                return True
-    return False
-
-
-def _outer_values(param: Param) -> dict[str, Any]:
-    """Return each choice, or both ends of the range, by its path below the parameter."""
-    if param.choices:
-        return {f"choices.{index}": choice for index, choice in enumerate(param.choices)}
-    return {"low": param.low, "high": param.high}
 
 
 def _check_condition(key: str, values: Sequence[Any], params: Mapping[str, Param]) -> None:
@@ -296,7 +250,7 @@ def check_point(values: Any, params: Sequence[Param], start: TrialConfig) -> dic
     for param in reversed(params):  # children first: the parents that they add have parents, too
         if param.key in point:
             _add_parents(param, point)
-    check_trial(start, point)
+    start.replace(point)
     return point
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, setting, settings
-from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.validation import (
     LARGEST,
     as_list,
@@ -28,13 +25,11 @@ ParamKind = Literal["float", "int", "choice"]
 def check_setting(key: str, value: Any) -> Any:
     """Return one value as its setting's type, such as the number for `x0.1`.
 
-    A trial may still refuse the value: `check_trial` checks values together.
+    A trial may still refuse the value together with others: `TrialConfig.replace` checks a whole point.
     """
     require_setting(key)
     require(not isinstance(value, Mapping | list | tuple), f"must be a single value ({shown(value)})")
-    with _without_key(key):
-        value = setting(key).parse(value)
-    require(not isinstance(value, float) or math.isfinite(value), f"must be finite ({value!r})")
+    value = setting(key).parse(value)
     require(is_plain_value(value), f"{LARGEST} ({shown(value)})")
     if key == "method":
         catalogue.method(value)
@@ -69,50 +64,8 @@ def check_settings(values: Any, start: TrialConfig) -> dict[str, Any]:
     for key, value in as_mapping(values).items():
         with at_key(key):
             checked[key] = check_setting(key, value)
-    check_trial(start, checked)
+    start.replace(checked)
     return checked
-
-
-def check_trial(
-    start: TrialConfig, values: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]] | None = None
-) -> None:
-    """Raise InputError unless the settings make a trial; the error names the part that is wrong by itself, if one is.
-
-    `parts` are some of the settings by the path that errors name; by default each setting is a part, by its key.
-    """
-    try:
-        start.replace(values)
-    except InputError as error:
-        if parts is None:
-            parts = {key: {key: value} for key, value in values.items()}
-        for path, part in parts.items():
-            with at_key(path):
-                check_part(start, part)
-        raise InputError(_with_key(error)) from None
-
-
-def check_part(start: TrialConfig, part: Mapping[str, Any]) -> None:
-    """Raise InputError unless a trial takes these settings."""
-    with _without_key(*part):
-        start.replace(part)
-
-
-@contextmanager
-def _without_key(*keys: str) -> Iterator[None]:
-    """Leave the keys of these settings out of errors, since their path in the space names them."""
-    try:
-        yield
-    except InputError as error:
-        problem = error.problem
-        if error.key not in keys:
-            problem = _with_key(error)
-        raise InputError(problem) from None
-
-
-def _with_key(error: InputError) -> str:
-    if not error.key:
-        return error.problem
-    return f"{error.key} {error.problem}"
 
 
 def range_kind(key: str) -> ParamKind:

@@ -23,7 +23,7 @@ from fpp_sweep.space.objectives import (
 )
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
-from fpp_sweep.space.settings import check_settings, check_trial
+from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import METHOD_AND_START, PRESETS, TrialConfig, dotted, preset, relevant
@@ -140,7 +140,7 @@ class Space:
         with at_key("base"):
             set_field(self, "base", check_settings(self.base, self._preset_config()))
         start = self.start()
-        set_field(self, "params", check_params(self.params, self.base, start))
+        set_field(self, "params", check_params(self.params, self.base))
         with at_key("grid"):
             set_field(self, "grid", check_grid(self.grid, start))
         require(self.params or self.grid, "has neither params nor a grid, so there is nothing to search; add one")
@@ -188,7 +188,7 @@ class Space:
         with at_key("params"):
             check_size(math.prod(len(param.choices) for param in self.params), "another sampler")
             for values in combinations(self.params):
-                check_trial(start, values, parts={})
+                start.replace(values)
 
     def _auto_sampler(self) -> Sampler:
         """Return the sampler that did best for spaces of this kind (benchmarks/RESULTS.md, Search)."""

@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-import types
 import typing
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.specs import Precision
+from fpp_sweep.spec.validation import at_key, check_fields, check_value, require
 
 EMBEDDED_LIMIT = 200  # images of each embedded dataset by default: its images are drawn by a program, without end
 
@@ -52,6 +54,23 @@ def draws_order(method: object, order: object) -> bool:
     return row is not None and row.ordered and order not in FIXED_ORDERS
 
 
+# ------------------------------------------------------------ types of values
+
+
+def _check_templates(templates: str) -> str:
+    if not is_template_file(templates) and templates not in TEMPLATES:
+        problem = unknown("templates", templates, TEMPLATES).problem
+        raise InputError(f"{problem}; a file needs a name that ends with {TEMPLATE_FILE}")
+    return templates
+
+
+NotNegative = Annotated[float, Field(ge=0)]
+Above0 = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+AtLeast1 = Annotated[int, Field(ge=1)]
+Templates = Annotated[str, AfterValidator(_check_templates)]
+
 # ------------------------------------------------------------ the sections
 
 
@@ -65,28 +84,23 @@ class FppConfig:
     # the classes that K counts, if class_source is not the dataset; which of the two is right is unknown
     lambda_classes: Literal["dataset", "source"] = "dataset"
     start: Literal["random", "predefined"] = "random"  # predefined: start from the anchor prompt
-    start_std: float = 0.141421
-    context_var: float = 0.005  # noise on the context positions; the released std 0.0707105, squared
-    class_var: float = 0.02  # noise on all other positions; the released std 0.141421, squared
+    start_std: NotNegative = 0.141421
+    context_var: NotNegative = 0.005  # noise on the context positions; the released std 0.0707105, squared
+    class_var: NotNegative = 0.02  # noise on all other positions; the released std 0.141421, squared
     noise_positions: Literal["all", "name"] = "all"  # all: SOS, full stop and EOT too; name: context and name only
     noise_shared: bool = True  # one draw for all classes, or one for each
-    draws: int = 4
+    draws: AtLeast1 = 4
     detach: Literal["noisy", "clean", "none"] = "noisy"  # the branch of the flatness term that gets no gradient
     align_distance: TermDistance = "squared_l2"
     flat_distance: TermDistance = "cosine"
-    steps: int = 1000
-    lr: float = 1e-2
-    final_lr: float = 1e-4  # end of the cosine schedule
-    weight_decay: float = 0.01
+    steps: Count = 1000
+    lr: NotNegative = 1e-2
+    final_lr: NotNegative = 1e-4  # end of the cosine schedule
+    weight_decay: NotNegative = 0.01
     class_source: Literal["dataset", "imagenet", "gaussian"] = "dataset"
 
     def __post_init__(self) -> None:
-        _check_types(self, "fpp")
-        for name in ("start_std", "context_var", "class_var", "lr", "final_lr", "weight_decay"):
-            value = getattr(self, name)
-            _require(value >= 0, f"fpp.{name}", ">= 0", value)
-        _require(self.draws >= 1, "fpp.draws", ">= 1", self.draws)
-        _require(self.steps >= 0, "fpp.steps", ">= 0", self.steps)
+        check_fields(self, "fpp")
         if self.align_distance == "none" and self.flat_distance == "none":
             raise InputError("the loss has no term (fpp.align_distance and fpp.flat_distance are none); keep one")
 
@@ -118,60 +132,43 @@ class FppConfig:
 class AdaptConfig:
     """Test-time adaptation to one sample (TPT and its relatives)."""
 
-    steps: int = 1
-    lr: float = 5e-3
-    weight_decay: float = 0.01
-    view_fraction: float = 0.1  # share of the views that are kept: the int(0.1 * 64) = 6 most confident
+    steps: Count = 1
+    lr: NotNegative = 5e-3
+    weight_decay: NotNegative = 0.01
+    view_fraction: Fraction = 0.1  # share of the views that are kept: the int(0.1 * 64) = 6 most confident
     penalty_weight: float | None = None  # none: the published weight for the method and the kind of dataset
     optimizer: Literal["adamw", "sgd"] = "adamw"  # sgd: the plain gradient step that FPP's paper analyses, with lr 1
     # methods with a sharpness-aware step; what no source says is as in SAM and ASAM themselves
-    sam_rho: float = 0.05  # length of the step to the worst point
-    asam_rho: float = 0.5  # the same, with each coordinate measured by its own size
+    sam_rho: Above0 = 0.05  # length of the step to the worst point
+    asam_rho: Above0 = 0.5  # the same, with each coordinate measured by its own size
     # methods with a sharpness-aware step or two steps: select views again at the point of the second gradient;
     # auto: if the first step sees no views
     reselect: Auto = "auto"
     # methods with two steps
     keep_optimizer: bool = True  # the second step continues with the optimizer state of the first
     # DynaPrompt
-    slots: int = 12  # prompts in the buffer
+    slots: AtLeast1 = 12  # prompts in the buffer
     slot_rule: Literal["released", "corrected", "described"] = "released"  # selects prompts: see docs/methods.md
     order: StreamOrder = "fair"  # order of the stream; all but `fair` and `file` are drawn by the seed
     # ZERO
     vote_form: Literal["described", "released"] = "described"  # hard votes, or shares at scale 1024: docs/methods.md
-    vote_fraction: float = 0.3  # share of the views that vote: the int(0.3 * 64) = 19 most confident
+    vote_fraction: Fraction = 0.3  # share of the views that vote: the int(0.3 * 64) = 19 most confident
     # TDA and BoostAdapter; none and auto: the released value for the dataset (released_settings.toml)
-    cache_alpha: float | None = None  # factor of what the positive cache adds
-    cache_beta: float | None = None  # sharpness of its kernel
-    boost_delta: int | None = None  # items of a class that the boosted cache holds beyond three
+    cache_alpha: NotNegative | None = None  # factor of what the positive cache adds
+    cache_beta: NotNegative | None = None  # sharpness of its kernel
+    boost_delta: Count | None = None  # items of a class that the boosted cache holds beyond three
     boost_query: Literal["auto", "plain", "views"] = "auto"  # BoostAdapter files the plain view or the mean view
     # TPS
-    shift_lr: float = 5e-3  # step of the shift; unit features have the same length on every model
+    shift_lr: NotNegative = 5e-3  # step of the shift; unit features have the same length on every model
     shift_form: Literal["class", "shared"] = "class"  # one shift for each class, or one for all
     # SoC
-    huber_delta: float = 0.5  # cosine above which the penalty is linear; not printed in the paper, the value is ours
+    huber_delta: Above0 = 0.5  # cosine above which the penalty is linear; not printed in the paper, the value is ours
     # methods that need image features alone: an ensemble of templates instead of the prompt: released, simple, openai
     # or a JSON file (docs/methods.md); none: the prompt, in zero_shot_ensemble openai
-    templates: str | None = None
+    templates: Templates | None = None
 
     def __post_init__(self) -> None:
-        _check_types(self, "adapt")
-        _require(self.sam_rho > 0, "adapt.sam_rho", "> 0", self.sam_rho)
-        _require(self.asam_rho > 0, "adapt.asam_rho", "> 0", self.asam_rho)
-        _require(self.slots >= 1, "adapt.slots", ">= 1", self.slots)
-        _require(self.steps >= 0, "adapt.steps", ">= 0", self.steps)
-        _require(self.lr >= 0, "adapt.lr", ">= 0", self.lr)
-        _require(self.weight_decay >= 0, "adapt.weight_decay", ">= 0", self.weight_decay)
-        for name in ("view_fraction", "vote_fraction"):
-            fraction = getattr(self, name)
-            _require(0 < fraction <= 1, f"adapt.{name}", "above 0 and at most 1", fraction)
-        for name in ("cache_alpha", "cache_beta", "boost_delta"):
-            value = getattr(self, name)
-            _require(value is None or value >= 0, f"adapt.{name}", ">= 0", value)
-        _require(self.shift_lr >= 0, "adapt.shift_lr", ">= 0", self.shift_lr)
-        _require(self.huber_delta > 0, "adapt.huber_delta", "> 0", self.huber_delta)
-        if self.templates is not None and not is_template_file(self.templates) and self.templates not in TEMPLATES:
-            problem = unknown("templates", self.templates, TEMPLATES).problem
-            raise InputError(f"{problem}; a file needs a name that ends with {TEMPLATE_FILE}", "adapt.templates")
+        check_fields(self, "adapt")
 
     def with_defaults_except(self, reads: tuple[str, ...]) -> AdaptConfig:
         """Return the settings that a method reads (`MethodRow.reads`); all others have their defaults."""
@@ -192,31 +189,28 @@ class AdaptConfig:
 class ViewConfig:
     """The augmented views of a test image; view 0 is the plain centre crop."""
 
-    count: int = 64
-    min_area: float = 0.08  # smallest area of a random crop; torchvision's default
-    max_area: float = 1.0
+    count: AtLeast1 = 64
+    min_area: Fraction = 0.08  # smallest area of a random crop; torchvision's default
+    max_area: Fraction = 1.0
     augmix: Auto = "auto"  # auto: as the dataset's published protocol has it
     flip: Auto = "auto"  # auto: on unless the dataset says that a mirror image is another class
 
     def __post_init__(self) -> None:
-        _check_types(self, "views")
-        _require(self.count >= 1, "views.count", ">= 1", self.count)
-        _require(self.min_area > 0, "views.min_area", "> 0", self.min_area)
-        _require(self.min_area <= self.max_area, "views.min_area", "<= views.max_area", self.min_area)
-        _require(self.max_area <= 1, "views.max_area", "<= 1", self.max_area)
+        check_fields(self, "views")
+        problem = f"views.min_area must be <= views.max_area ({self.min_area:g} and {self.max_area:g})"
+        require(self.min_area <= self.max_area, problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureConfig:
     """The measurement of sharpness at an adapted prompt: what the paper leaves open."""
 
-    rho: float = 0.05  # length of the step up the gradient
+    rho: Above0 = 0.05  # length of the step up the gradient
     norm: Literal["global", "token"] = "global"  # one step of that length, or one for each context token
     views: Literal["start", "adapted"] = "start"  # selected at the initial prompt, or again at the adapted one
 
     def __post_init__(self) -> None:
-        _check_types(self, "measure")
-        _require(self.rho > 0, "measure.rho", "> 0", self.rho)
+        check_fields(self, "measure")
 
     def scaled(self, unit: float) -> MeasureConfig:
         """Return the same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""
@@ -232,7 +226,7 @@ class TrialConfig:
     0.01
     >>> config.replace({"adapt.lr": -1})
     Traceback (most recent call last):
-    fpp_sweep.spec.errors.InputError: adapt.lr: must be >= 0 (-1.0)
+    fpp_sweep.spec.errors.InputError: adapt.lr: must be >= 0 (-1)
     """
 
     method: str = catalogue.TPT
@@ -246,7 +240,7 @@ class TrialConfig:
     measure: MeasureConfig = field(default_factory=MeasureConfig)
 
     def __post_init__(self) -> None:
-        _check_types(self, "")
+        check_fields(self, skip=_SECTIONS)
 
     @property
     def templates(self) -> str:
@@ -290,7 +284,9 @@ class TrialConfig:
         top: dict[str, Any] = {}
         sections: dict[str, dict[str, Any]] = {}
         for key, value in values.items():
-            parsed = setting(key).parse(value)
+            parsed_setting = setting(key)
+            with at_key(key):
+                parsed = parsed_setting.parse(value)
             section, dot, name = key.rpartition(".")
             if dot:
                 sections.setdefault(section, {})[name] = parsed
@@ -376,7 +372,6 @@ def preset(name: str) -> TrialConfig:
 Kind = Literal["number", "integer", "switch", "choice", "text"]
 _SECTIONS: Mapping[str, Any] = {"fpp": FppConfig, "adapt": AdaptConfig, "views": ViewConfig, "measure": MeasureConfig}
 _KINDS: Mapping[Any, Kind] = {float: "number", int: "integer", bool: "switch", str: "text"}
-_SWITCH_WORDS = {"true": True, "on": True, "false": False, "off": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,66 +382,38 @@ class Setting:
     kind: Kind
     choices: tuple[str, ...]  # values of a choice; else empty
     optional: bool  # True if `none` is a value
+    section: Any  # the class that has it as a field
     default: Any
 
     @classmethod
-    def of(cls, key: str, hint: Any, default: Any) -> Setting:
-        """Describe a setting by the type and the default of its field."""
-        optional = isinstance(hint, types.UnionType)
+    def of(cls, key: str, section: Any, field: dataclasses.Field[Any]) -> Setting:
+        """Describe a setting by its field."""
+        hint = typing.get_type_hints(section)[field.name]
+        optional = type(None) in typing.get_args(hint)
         if optional:
             hint, _ = typing.get_args(hint)  # float | None
+        choices = ()
+        kind: Kind = "choice"
         if typing.get_origin(hint) is Literal:
-            return cls(key=key, kind="choice", choices=typing.get_args(hint), optional=optional, default=default)
-        return cls(key=key, kind=_KINDS[hint], choices=(), optional=optional, default=default)
+            choices = typing.get_args(hint)
+        else:
+            kind = _KINDS[hint]
+        return cls(key=key, kind=kind, choices=choices, optional=optional, section=section, default=field.default)
 
     def parse(self, value: Any) -> Any:
-        """Return a value, often text, as the setting's type; whether it is in bounds, `TrialConfig` checks.
+        """Return a value, often text, as the setting's type, within its bounds.
 
         >>> setting("fpp.class_var").parse("x0.5"), setting("fpp.noise_shared").parse("off")
         (0.01, False)
         """
-        if self.optional and value in (None, "none"):
+        if self.optional and value == "none":
             return None
-        if self.kind == "switch":
-            return self._parse_switch(value)
-        if self.kind == "integer":
-            return self._parse_integer(value)
-        if self.kind == "number":
-            return self._parse_number(value)
-        _require(isinstance(value, str), self.key, "text", value)
-        return value
-
-    def _parse_switch(self, value: Any) -> bool:
-        word = str(value).lower()
-        _require(isinstance(value, bool | str) and word in _SWITCH_WORDS, self.key, "true or false", value)
-        return _SWITCH_WORDS[word]
-
-    def _parse_integer(self, value: Any) -> int:
-        rounded = isinstance(value, float) and not value.is_integer()
-        try:
-            if rounded or isinstance(value, bool) or _has_foreign_characters(value):
-                raise ValueError
-            return int(value)
-        except (TypeError, ValueError, OverflowError):
-            raise _wrong(self.key, "a whole number", value) from None
-
-    def _parse_number(self, value: Any) -> float:
-        factor = 1.0
-        number = value
-        if isinstance(value, str) and value.startswith("x") and self.default is not None:  # relative to the default
-            factor = self.default
-            number = value[1:]
-        try:
-            if isinstance(value, bool) or _has_foreign_characters(value):
-                raise ValueError
-            return factor * float(number)
-        except (TypeError, ValueError, OverflowError):
-            raise _wrong(self.key, "a number", value) from None
-
-
-def _has_foreign_characters(value: Any) -> bool:
-    """Return whether a text has other characters than ASCII: Python takes the digits of all scripts for numbers."""
-    return isinstance(value, str) and not value.isascii()
+        if self.kind == "number" and isinstance(value, str) and value.startswith("x"):
+            with suppress(ValueError, TypeError):  # relative to the default, if there is one
+                value = self.default * float(value[1:])
+        if isinstance(value, bool) and self.kind in ("number", "integer"):
+            value = repr(value)  # Python takes it for a number
+        return check_value(self.section, self.key.rpartition(".")[2], value, strict=False)
 
 
 def setting(key: str) -> Setting:
@@ -462,14 +429,12 @@ def settings() -> Mapping[str, Setting]:
     by_key: dict[str, Setting] = {}
     for top in dataclasses.fields(TrialConfig):
         if top.name not in _SECTIONS:
-            hint = _type_hints(TrialConfig)[top.name]
-            by_key[top.name] = Setting.of(top.name, hint, top.default)
+            by_key[top.name] = Setting.of(top.name, TrialConfig, top)
             continue
         section = _SECTIONS[top.name]
         for inner in dataclasses.fields(section):
             key = f"{top.name}.{inner.name}"
-            hint = _type_hints(section)[inner.name]
-            by_key[key] = Setting.of(key, hint, inner.default)
+            by_key[key] = Setting.of(key, section, inner)
     return by_key
 
 
@@ -503,36 +468,3 @@ def dotted(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from dotted(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-# ------------------------------------------------------------ checks
-
-
-@functools.cache
-def _type_hints(section: Any) -> dict[str, Any]:
-    """Return the types of a section's fields; to resolve them takes longer than all else that a config does."""
-    return typing.get_type_hints(section)
-
-
-def _check_types(section: Any, prefix: str) -> None:
-    """Raise InputError for a number that is not finite and for a word that is not among its field's choices."""
-    cls: Any = type(section)
-    for name, hint in _type_hints(cls).items():
-        value = getattr(section, name)
-        key = name
-        if prefix:
-            key = f"{prefix}.{name}"
-        if isinstance(value, float):
-            _require(math.isfinite(value), key, "finite", value)
-        if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
-            choices = [str(choice) for choice in typing.get_args(hint)]
-            raise InputError(unknown("value", str(value), choices).problem, key)
-
-
-def _require(holds: bool, key: str, rule: str, value: object) -> None:
-    if not holds:
-        raise _wrong(key, rule, value)
-
-
-def _wrong(key: str, rule: str, value: object) -> InputError:
-    return InputError(f"must be {rule} ({value!r})", key)

@@ -60,13 +60,17 @@ def check_fields(value: Any, key: str = "", skip: Collection[str] = ()) -> None:
         set_field(value, name, getattr(checked, name))
 
 
-def check_value(cls: type, name: str, value: Any) -> Any:
-    """Return a value as a field of a class would hold it, checked."""
-    adapter: TypeAdapter[Any] = TypeAdapter(_field_types(cls)[name], config=_CONFIG)
+def check_value(cls: type, name: str, value: Any, *, strict: bool = True) -> Any:
+    """Return a value as a field of a class would hold it, checked; unless `strict`, text may stand for numbers."""
     try:
-        return adapter.validate_python(value)
+        return _adapter(cls, name, strict).validate_python(value)
     except ValidationError as error:
-        raise _input_error(error, "") from None
+        raise _input_error(error, "", name) from None
+
+
+@functools.cache
+def _adapter(cls: type, name: str, strict: bool) -> TypeAdapter[Any]:
+    return TypeAdapter(_field_types(cls)[name], config={**_CONFIG, "strict": strict})
 
 
 def json_schema(cls: type, skip: Collection[str] = ()) -> dict[str, Any]:
@@ -105,12 +109,17 @@ def _field_types(cls: Any) -> dict[str, Any]:
 # ------------------------------------------------------------ messages
 
 _PROBLEMS = {  # by pydantic's type of error
+    "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
     "dict_type": "must be a mapping such as {{key: value}}",
     "finite_number": "must be a finite number",
+    "float_parsing": "must be a number",
     "float_type": "must be a number",
     "greater_than": "must be > {gt}",
     "greater_than_equal": "must be >= {ge}",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number",
     "int_type": "must be a whole number",
     "less_than_equal": "must be <= {le}",
     "mapping_type": "must be a mapping such as {{key: value}}",
@@ -122,8 +131,8 @@ _PROBLEMS = {  # by pydantic's type of error
 }
 
 
-def _input_error(error: ValidationError, key: str) -> InputError:
-    """Return the first of pydantic's errors as ours."""
+def _input_error(error: ValidationError, key: str, name: str = "") -> InputError:
+    """Return the first of pydantic's errors, in the values below a key or in a field of a name, as ours."""
     details = error.errors(include_url=False)[0]
     path = [key]
     for step in details["loc"]:
@@ -132,16 +141,17 @@ def _input_error(error: ValidationError, key: str) -> InputError:
     cause = details.get("ctx", {}).get("error")
     if isinstance(cause, InputError):  # raised by a function of this package
         return InputError(cause.problem, _joined([*path, cause.key]))
-    return InputError(_problem(details), _joined(path))
+    return InputError(_problem(details, name), _joined(path))
 
 
-def _problem(details: ErrorDetails) -> str:
+def _problem(details: ErrorDetails, name: str) -> str:
     value = details["input"]
     context = details.get("ctx", {})
     if details["type"] == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])  # pydantic gives them as text: 'val' or 'test'
         if isinstance(value, str):
-            return unknown(str(details["loc"][-1]), value, choices).problem
+            path = (name, *details["loc"])
+            return unknown(str(path[-1]), value, choices).problem
         return f"must be one of {', '.join(choices)} ({shown(value)})"
     wanted = _PROBLEMS.get(details["type"], details["msg"])
     limits = {name: value_text(limit) for name, limit in context.items()}

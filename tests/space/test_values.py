@@ -108,7 +108,7 @@ def test_a_wrong_value_is_refused_in_python_as_in_a_file(text, line):
         (lambda: space(params=(GAMMA, GAMMA)), "params.fpp.gamma1: comes twice; take one out"),
         (lambda: space(base={3: 1}), "base: must have keys that are text"),
         (lambda: space(base={"fpp.align_distance": "none", "fpp.flat_distance": "none"}), "base: the loss has no term"),
-        (lambda: space(base={"views.max_area": 0.01}), "base.views.max_area: views.min_area must be <= views.max_area"),
+        (lambda: space(base={"views.max_area": 0.01}), "base: views.min_area must be <= views.max_area"),
         (lambda: space(points=({"fpp.gamma1": 20},)), "points.0.fpp.gamma1: 20 is outside 0.1..10"),
         (lambda: space(search=Search(sampler="grid")), "params.fpp.gamma1: is a range, which sampler grid cannot run"),
         (lambda: space(params=(), grid=({"fpp.steps": range(9)},)), "grid.0.fpp.steps.0: must be a whole number"),
