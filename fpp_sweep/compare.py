@@ -1,6 +1,6 @@
-"""Compare sweeps, or trials of a sweep, on the images that they share, from the folders alone.
+"""Compare sweeps by their best trials, or trials of a sweep, on the images that they share, from the folders alone.
 
-python -m fpp_sweep.compare SWEEP SWEEP ...                  one front, paired tests, costs
+python -m fpp_sweep.compare SWEEP SWEEP ...                  best trials, paired tests, costs
 python -m fpp_sweep.compare SWEEP trial-0003 trial-0007 tpt  trials and baselines, by dataset and on average
 """
 
@@ -32,18 +32,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     sweeps = [sweep]
     if are_sweeps:
         sweeps += [find_sweep(word) for word in other_names]
-    if args.target and not are_sweeps:
-        raise InputError("--target: compares sweeps, and these are trials; leave it out")
-    if args.split and are_sweeps:
-        raise InputError("--split: compares trials of one sweep, and these are sweeps; leave it out")
+        other_names = []
     if args.out:
         require_writable(args.out)
     from fpp_sweep.report import comparison_files  # loads numpy, which --help does without
 
-    if are_sweeps:
-        print(comparison_files.write_sweep_comparison(sweeps, args.target, args.out))
-    else:
-        print(comparison_files.write_trial_comparison(sweep, other_names, args.split, args.out))
+    print(comparison_files.write_comparison(sweeps, other_names, args.split, args.out))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -51,10 +45,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     names = "names or folders of sweeps; or one sweep and names of its trials and baselines"
     options.add_argument("names", nargs="+", metavar="SWEEP", help=names)
     splits = ("train", "val", "test")
-    split = "split to compare trials on; default: test if all of them ran there"
+    split = "split to compare on; default: test if all of them ran there"
     options.add_argument("--split", choices=splits, help=split)
-    target = "for sweeps: a value of each objective; the table has the cost of reaching them"
-    options.add_argument("--target", nargs="+", type=float, default=[], metavar="VALUE", help=target)
     options.add_argument(
         "--out", type=user_path, metavar="DIR", help="folder of the comparison; default: comparisons/NAMES"
     )

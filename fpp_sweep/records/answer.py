@@ -18,7 +18,6 @@ from fpp_sweep.records.texts import setting_text
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.attainment import Attainment, attainment
-from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
 from fpp_sweep.statistics.paired import NO_VARIANCE, Interval, SeedVariances, SplitStatistics, seed_variances
@@ -158,17 +157,16 @@ def _seed_variances_for_search(
     return by_metric
 
 
-def attainment_of(info: SweepInfo, statistics: SweepStatistics, positions: Numbers | None = None) -> Attainment | None:
+def attainment_of(info: SweepInfo, statistics: SweepStatistics) -> Attainment | None:
     """Return how far the fronts of the resamples reach on the search split.
 
-    Return None unless there are two objectives, both of which can be resampled. `positions` are values of the first
-    objective at which the second is evaluated; by default they span the front.
+    Return None unless there are two objectives, both of which can be resampled.
     """
     if info.search_split not in statistics.splits:
         return None
     searched = statistics.splits[info.search_split]
     names = names_of(statistics.front.trials)
-    return attainment(searched.samples, names, metrics_of(info.objectives), searched.seeds, positions)
+    return attainment(searched.samples, names, metrics_of(info.objectives), searched.seeds)
 
 
 # --- the answer in words ----------------------------------------------------------------------------

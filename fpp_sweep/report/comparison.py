@@ -1,329 +1,399 @@
-"""Numbers of a comparison of sweeps on the images that they share.
-
-Every record is measured again on what all sweeps have in common: datasets, and the first images of each in the fair
-order. The union of the sweeps is then a sweep like any other, with a front, intervals and support.
-"""
+"""Numbers of a comparison of records, of one sweep or of several, paired on the images that all of them have seen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
+
 from fpp_sweep.records import pareto
-from fpp_sweep.records.answer import MAX_COMPARED, SweepStatistics, attainment_of, statistics_of_samples
+from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, front_of, metrics_shown, values_of
-from fpp_sweep.records.measurements import is_deterministic, resampled_metrics
-from fpp_sweep.records.records import SweepInfo, TrialRecord, baseline_name
-from fpp_sweep.report.shared_images import (
-    LoadedSweep,
-    MeasuredImages,
-    SharedSplit,
-    differing_inputs,
-    partly_shared,
-    restrict_record,
-    shared_split,
+from fpp_sweep.records.front import metrics_shown
+from fpp_sweep.records.luck import has_images_of_search, has_seeds_of_search
+from fpp_sweep.records.measurements import (
+    accuracies_of,
+    is_deterministic,
+    maps_of,
+    read_block_stats,
+    require_same_accuracy,
+    resampled_metrics,
 )
-from fpp_sweep.space.objectives import Objective, metrics_of
+from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord, mean_of_shared
+from fpp_sweep.space.objectives import goals_of, metrics_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import plural
-from fpp_sweep.statistics.attainment import Attainment
-from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, seeds_of
-from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
-from fpp_sweep.statistics.paired import Difference, adjust_p_values, difference
+from fpp_sweep.spec.specs import DatasetSeed
+from fpp_sweep.statistics.block_stats import (
+    BLOCKWISE_METRICS,
+    BlockStats,
+    StatsBySeed,
+    metric_value,
+    restrict_to_shared_blocks,
+    seeds_of,
+)
+from fpp_sweep.statistics.bootstrap import NO_MAP, RecordSamples, SplitSamples, image_digests, sample_record
+from fpp_sweep.statistics.paired import (
+    Difference,
+    SeedVariances,
+    SplitStatistics,
+    corrected_differences,
+    seed_variances,
+)
+from fpp_sweep.trial.artifacts import read_or_compute_block_stats
+
+TEST = "test"
+
+Key = tuple[str, str, str]  # two labels and a metric, such as ece or ece/digits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ComparedSweep:
-    """A sweep of a comparison, measured on the images that all of them share."""
+class LoadedSweep:
+    """A sweep as its folder has it."""
 
-    loaded: LoadedSweep
-    front: Front
-    attainment: Attainment | None
-    seconds: Sequence[float]  # worker seconds until each trial of the front had ended
+    label: str
+    folder: SweepFolder
+    info: SweepInfo
+    records: Sequence[TrialRecord]
+    statistics: SweepStatistics
+
+    @classmethod
+    def of(cls, label: str, folder: SweepFolder) -> LoadedSweep:
+        info, records = folder.info(), folder.trials()
+        return cls(label, folder, info, records, statistics_of(folder, info, records))
 
     @property
-    def label(self) -> str:
-        return self.loaded.label
+    def trials(self) -> list[TrialRecord]:
+        """The trials that have ended."""
+        return [record for record in self.records if record.kind == "trial" and record.state in ENDED]
 
     @property
-    def volumes(self) -> list[float]:
-        """The hypervolume after each trial of the front."""
-        return [volume for _, volume in self.front.hypervolume]
+    def search_seconds(self) -> float:
+        """Seconds that workers spent on the search, attempts without a result included."""
+        seconds = []
+        for record in self.records:
+            if record.kind == "trial":
+                seconds.append(record.seconds_without_result)
+                if self.info.search_split in record.results:
+                    seconds.append(record.results[self.info.search_split].worker_seconds)
+        return math.fsum(seconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """A record of a comparison under its label: trial-0003, tpt, or far/trial-0003."""
+
+    label: str
+    record: TrialRecord
+    sweep: LoadedSweep
+
+    @property
+    def marks(self) -> Sequence[str]:
+        """The marks in its sweep, such as `knee`."""
+        return self.sweep.statistics.front.marks.get(self.record.name, [])
+
+    @property
+    def identity(self) -> object:
+        """A value that a trial has in several sweeps if they measured the same."""
+        return self.record.key, self.sweep.info.model_digest, self.record.values
+
+    @property
+    def artifacts(self) -> Path:
+        return self.sweep.folder.artifacts(self.record.name)
+
+    def chosen_by(self, split: str) -> str:
+        """Return by what the search chose the trial, so that its values on the split may be luck; empty: nothing."""
+        info, splits = self.sweep.info, self.sweep.statistics.splits
+        if self.record.kind != "trial" or info.evaluate_only or len(self.sweep.statistics.front.finished) < 2:
+            return ""
+        if has_images_of_search(info, splits, split):
+            return "images"
+        if has_seeds_of_search(info, splits, split, self.record):
+            return "seeds"
+        return ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """Records against each other, on the images that all of them have seen."""
+
+    split: str
+    entries: Sequence[Entry]
+    images: SharedImages
+    results: Mapping[str, SplitResult]  # by label, on the shared images
+    metrics: Sequence[str]  # without names of datasets
+    statistics: SplitStatistics  # on the shared images, by label; with the sweeps' variances of seeds
+    differences: Mapping[Key, Difference]
+    from_answer: frozenset[Key]  # differences that a sweep's answer has: corrected within its family
+    left_out: Sequence[str]  # datasets that some record was not measured on, or on other images
+
+    @property
+    def pairs(self) -> list[tuple[Entry, Entry]]:
+        return pairs_of(self.entries)
+
+    @property
+    def sweeps(self) -> list[LoadedSweep]:
+        return _sweeps_of(self.entries)
+
+
+def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
+    """Compare records; on the test split if all were run there, unless a split is given."""
+    split = _split_to_compare(entries, split)
+    tables = {}
+    for entry in entries:
+        tables[entry.label] = read_or_compute_block_stats(entry.artifacts, split)
+        if not tables[entry.label]:
+            raise InputError(f"{entry.label} has no block statistics on {split}: nothing can be paired")
+    images = reduce(SharedImages.intersection, [SharedImages.of(table) for table in tables.values()])
+    if not images.datasets:
+        raise InputError(f"{', '.join(tables)} share no images of {split}; compare records of the same images")
+    results = {entry.label: restricted_result(entry, tables[entry.label], split, images) for entry in entries}
+    metrics = _shared_metrics(entries[0].sweep.info, results)
+    records = {entry.label: _sample(entry, tables[entry.label], split, images, metrics) for entry in entries}
+    samples = SplitSamples(split, images.counts, records, images.digests)
+    averages = resampled_metrics(metrics)
+    by_dataset = [f"{metric}/{dataset}" for metric in averages for dataset in samples.images]
+    seeds = _seed_variances(samples, [*averages, *by_dataset], entries)
+    pairs = [(first.label, second.label) for first, second in pairs_of(entries)]
+    differences = {}
+    for family in (averages, by_dataset):
+        for difference in corrected_differences(samples, pairs, family, seeds):
+            differences[difference.first, difference.second, difference.metric] = difference
+    of_answers = _differences_of_answers(entries, samples)
+    return Comparison(
+        split=split,
+        entries=entries,
+        images=images,
+        results=results,
+        metrics=metrics,
+        statistics=SplitStatistics(samples, seeds),
+        differences=differences | of_answers,
+        from_answer=frozenset(of_answers),
+        left_out=sorted({name for table in tables.values() for name, _ in table} - images.datasets.keys()),
+    )
+
+
+def pairs_of(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+    """Return the pairs to test: all of one sweep; of several sweeps the trials that hold the same mark in two."""
+    pairs = list(combinations(entries, 2))
+    if len(_sweeps_of(entries)) == 1:
+        return pairs
+    return [(first, second) for first, second in pairs if _are_rivals(first, second)]
+
+
+def _are_rivals(first: Entry, second: Entry) -> bool:
+    if first.sweep is second.sweep or first.identity == second.identity:
+        return False
+    return not set(first.marks).isdisjoint(second.marks)
+
+
+def _sweeps_of(entries: Sequence[Entry]) -> list[LoadedSweep]:
+    return list({entry.sweep.label: entry.sweep for entry in entries}.values())
+
+
+def _split_to_compare(entries: Sequence[Entry], split: str | None) -> str:
+    shared = set.intersection(*[set(entry.record.results) for entry in entries])
+    if split is None:
+        candidates = [TEST, *(entry.sweep.info.search_split for entry in entries)]
+        split = next((candidate for candidate in candidates if candidate in shared), None)
+    if split is None or split not in shared:
+        common = f"all were on {' and '.join(sorted(shared))}" if shared else "no split has all of them"
+        raise InputError(f"not all were run on {split or TEST}; {common}", "--split")
+    return split
+
+
+def _shared_metrics(info: SweepInfo, results: Mapping[str, SplitResult]) -> list[str]:
+    """Return the shown metrics, without dataset names, that all results have."""
+    stems = dict.fromkeys(catalogue.parts_of(metric).of_average for metric in metrics_shown(info))
+    return [stem for stem in stems if all(stem in result.average for result in results.values())]
+
+
+# --- shared images ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class BestTrialsTest:
-    """The best trials of two sweeps against each other, in one metric."""
+class SharedImages:
+    """Images of one split that several records have seen.
 
-    marks: Sequence[str]  # marks that both have in their sweeps: best accuracy, knee, ...
-    split: str
-    difference: Difference  # first minus second
+    The seeds of the records may differ: the variance of seeds is part of every test.
+    """
 
+    datasets: Mapping[str, BlockStats]  # the digests identify the images
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SweepComparison:
-    """Sweeps beside each other."""
+    @classmethod
+    def of(cls, table: StatsBySeed) -> SharedImages:
+        """Return all images of a record."""
+        return cls({dataset: stats for (dataset, _), stats in table.items()})
 
-    info: SweepInfo  # description of the union, as if it were a sweep
-    statistics: SweepStatistics  # statistics of the union
-    sweeps: Sequence[ComparedSweep]
-    images: MeasuredImages
-    tests: Sequence[BestTrialsTest]
-    notes: Sequence[str]  # sentences: this is left out or differs, and why
+    @property
+    def counts(self) -> dict[str, int]:
+        return {dataset: stats.total for dataset, stats in self.datasets.items()}
 
+    @property
+    def digests(self) -> dict[str, bytes]:
+        """Digests of each dataset's images; equal for all statistics that `restrict` returns."""
+        return {dataset: stats.digests.tobytes() for dataset, stats in self.datasets.items()}
 
-def compare_sweeps(folders: Mapping[str, SweepFolder]) -> SweepComparison:
-    """Compare sweeps, given by label, on the images that they share; all are judged by the first one's objectives."""
-    shared = shared_split([LoadedSweep.of(label, folder) for label, folder in folders.items()])
-    objectives, objective_notes = _comparable_objectives(shared)
-    notes = [*shared.excluded, *partly_shared(shared), *differing_inputs(shared), *objective_notes]
-    restricted = {}
-    for sweep in shared.sweeps:
-        restricted[sweep.label] = _restrict_sweep(sweep, shared, objectives)
-        _require_trials(sweep, restricted[sweep.label], shared.split)
-        notes += _notes_on_left_out_trials(sweep, restricted[sweep.label])
-    records, paths = _labelled_records(shared.sweeps, restricted)
-    info, front = _union(shared, objectives, records)
-    samples = _sample_union(info, front, records, shared, paths)
-    statistics = statistics_of_samples(info, front, samples)
-    union_attainment = attainment_of(info, statistics)
-    compared = []
-    for sweep in shared.sweeps:
-        sweep_front = front_of(info, records[sweep.label])
-        sweep_attainment = None
-        if union_attainment is not None:
-            sweep_statistics = replace(statistics, front=sweep_front)
-            sweep_attainment = attainment_of(info, sweep_statistics, union_attainment.positions)
-        seconds = [sweep.seconds_until(trial.finished or 0.0) for trial in sweep_front.trials]
-        compared.append(ComparedSweep(sweep, sweep_front, sweep_attainment, seconds))
-    return SweepComparison(
-        info=info,
-        statistics=statistics,
-        sweeps=compared,
-        images=shared.images,
-        tests=_test_best_trials(compared, info, samples),
-        notes=notes,
-    )
+    def intersection(self, other: SharedImages) -> SharedImages:
+        datasets = {}
+        for name, stats in self.datasets.items():
+            if name in other.datasets:
+                try:
+                    datasets[name] = restrict_to_shared_blocks([stats, other.datasets[name]])[0]
+                except InputError:  # other images under the same name
+                    continue
+        return SharedImages(datasets)
+
+    def restrict(self, table: StatsBySeed) -> dict[DatasetSeed, BlockStats]:
+        """Return a record's statistics on these images; an empty table if the record lacks some of them."""
+        restricted = {}
+        for (dataset, seed), stats in table.items():
+            if dataset in self.datasets:
+                images = self.datasets[dataset]
+                if images.size % stats.size:
+                    return {}
+                coarse = stats.with_block_size(images.size)
+                restricted[dataset, seed] = coarse.take(np.isin(coarse.digests, images.digests))
+        if image_digests(restricted) != self.digests:
+            return {}
+        return restricted
 
 
-# --- objectives and records ---------------------------------------------------------------------------
+def restricted_result(entry: Entry, table: StatsBySeed, split: str, images: SharedImages) -> SplitResult:
+    """Return a record's result on some images; on a part of a dataset's images only blockwise metrics are known."""
+    result = entry.record.results[split]
+    try:
+        require_same_accuracy(accuracies_of(table), result)
+    except ValueError as error:
+        problem = f"the block statistics of split {split} are of another record: {error}"
+        raise InputError(f"{entry.label}: {problem}; run it again") from None
+    by_dataset: dict[str, list[Mapping[str, float]]] = {}
+    for (dataset, seed), stats in _on(images, table, entry, split).items():
+        metrics = result.by_seed.get(str(seed), result.datasets)[dataset]
+        if stats.total != table[dataset, seed].total:
+            metrics = _metric_values(stats)
+        by_dataset.setdefault(dataset, []).append(metrics)
+    datasets = {dataset: mean_of_shared(of_seeds) for dataset, of_seeds in by_dataset.items()}
+    return replace(result, average=mean_of_shared(list(datasets.values())), datasets=datasets, deviation={}, by_seed={})
 
 
-def _comparable_objectives(shared: SharedSplit) -> tuple[list[Objective], list[str]]:
-    """Return the first sweep's objectives that can be measured on the shared images, and notes on the others."""
-    first = shared.sweeps[0].info
-    notes = []
-    objectives = []
-    for objective in first.objectives:
-        reason = _why_not_comparable(objective.metric, shared)
-        if reason:
-            notes.append(f"{objective.metric} cannot be compared: {reason}")
-        else:
-            objectives.append(objective)
-            parts = catalogue.parts_of(objective.metric)
-            if parts.stem not in BLOCKWISE_METRICS:
-                notes.append(f"{objective.metric} is not tested: it cannot be computed from block statistics")
-            elif parts.posthoc:
-                notes.append(f"{objective.metric} is not tested: the statistics of maps are not compared")
-    if not objectives:
-        raise InputError("; ".join(notes))
-    judged_by = replace(first, objectives=tuple(objectives)).goals
-    for sweep in shared.sweeps:
-        if sweep.info.goals != first.goals:
-            notes.append(f"{sweep.label} searched {sweep.info.goals}; all are judged by {judged_by}")
-    return objectives, notes
-
-
-def _why_not_comparable(metric: str, shared: SharedSplit) -> str:
-    """Return the reason for which a metric cannot be measured on the shared images; empty if it can."""
-    stem, _, dataset = metric.partition("/")
-    if dataset and dataset not in shared.images.datasets:
-        return f"{dataset} is not shared"
-    if stem in BLOCKWISE_METRICS and not BLOCKWISE_METRICS[stem].linearised:
-        return ""
-    counts = shared.images.counts
-    for sweep in shared.sweeps:
-        own_counts = shared.images_of(sweep).counts
-        for name, count in counts.items():
-            if own_counts[name] > count:
-                return "it cannot be computed on a part of the images"
-        has_same_work = own_counts == counts and len(sweep.info.seeds) == len(shared.sweeps[0].info.seeds)
-        if not has_same_work and not catalogue.metric(stem).of_dataset:
-            return "it depends on datasets and seeds that are not shared"
-    return ""
-
-
-def _restrict_sweep(sweep: LoadedSweep, shared: SharedSplit, objectives: Sequence[Objective]) -> list[TrialRecord]:
-    """Return the complete records of a sweep on the shared images, without records that lack some of these."""
-    restricted = []
-    for record in sweep.complete:
-        artifacts = sweep.folder.artifacts(record.name)
-        on_shared = restrict_record(record, artifacts, shared.by_split, objectives)
-        if on_shared is not None:
-            restricted.append(on_shared)
+def _on(images: SharedImages, table: StatsBySeed, entry: Entry, split: str) -> dict[DatasetSeed, BlockStats]:
+    restricted = images.restrict(table)
+    if not restricted:
+        raise InputError(f"{entry.label}: its block statistics of {split} lack a seed of a dataset; run it again")
     return restricted
 
 
-def _require_trials(sweep: LoadedSweep, restricted: Sequence[TrialRecord], split: str) -> None:
-    """Raise InputError if a sweep has no finished trial, or none on the shared images."""
-    if not _trials_among(sweep.complete):
-        raise InputError(f"{sweep.label} has no finished trial")
-    if not _trials_among(restricted):
-        raise InputError(f"{sweep.label} has no finished trial with block statistics of its predictions on {split}")
+def _metric_values(stats: BlockStats) -> dict[str, float]:
+    """Return the metrics of a part of a dataset's images that follow from block statistics."""
+    return {metric: metric_value(metric, stats) for metric, row in BLOCKWISE_METRICS.items() if not row.linearised}
 
 
-def _notes_on_left_out_trials(sweep: LoadedSweep, restricted: Sequence[TrialRecord]) -> Iterator[str]:
-    """Yield how many trials cannot be paired, and how many are not on the front as they break a constraint."""
-    trials = _trials_among(sweep.complete)
-    n_unpaired = len(trials) - len(_trials_among(restricted))
-    n_infeasible = len([trial for trial in trials if not trial.feasible])
-    if n_unpaired:
-        yield f"{sweep.label}: {plural(n_unpaired, 'trial')} without these images: left out"
-    if n_infeasible:
-        yield f"{sweep.label}: {plural(n_infeasible, 'trial')} not on the front, for constraints of that sweep"
+# --- samples and tests --------------------------------------------------------------------------------
 
 
-def _trials_among(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    return [record for record in records if record.kind == "trial"]
+def _sample(
+    entry: Entry, table: StatsBySeed, split: str, images: SharedImages, metrics: Sequence[str]
+) -> RecordSamples:
+    """Resample a record on shared images; a post-hoc map without statistics of these images is left out."""
+    tables = {NO_MAP: _on(images, table, entry, split)}
+    for posthoc in maps_of(metrics):
+        try:
+            mapped_table = images.restrict(read_block_stats(entry.artifacts, split, posthoc) or {})
+        except ValueError:  # damaged
+            continue
+        if mapped_table:
+            tables[posthoc] = mapped_table
+    deterministic = is_deterministic(entry.record, seeds_of(table))
+    return sample_record(entry.label, tables, split, resampled_metrics(metrics), deterministic=deterministic)
 
 
-def _labelled_records(
-    sweeps: Sequence[LoadedSweep], restricted: Mapping[str, Sequence[TrialRecord]]
-) -> tuple[dict[str, list[TrialRecord]], dict[str, Path]]:
-    """Return the records by sweep, under names that tell the sweep, and the path of each name's artifacts.
+def _seed_variances(
+    samples: SplitSamples, metrics: Sequence[str], entries: Sequence[Entry]
+) -> dict[str, SeedVariances]:
+    """Return the sweeps' variances of seeds by label, so that a number has the same interval here as in `show`.
 
-    A baseline that is the same in several sweeps has its plain name in each of them.
+    The compared records tell the variances of metrics that the sweeps' statistics of this split lack.
     """
-    first_baselines: dict[str, object] = {}  # name -> identity and model of the first sweep's
-    records: dict[str, list[TrialRecord]] = {}
-    paths: dict[str, Path] = {}
-    for sweep in sweeps:
-        records[sweep.label] = []
-        for record in restricted[sweep.label]:
-            name = f"{sweep.label}/{record.label}"
-            if record.kind == "baseline":
-                identity = identity_of(record), sweep.info.model_digest
-                is_same = first_baselines.setdefault(record.name, identity) == identity
-                name = record.name if is_same else baseline_name(name)
-            paths.setdefault(name, sweep.folder.artifacts(record.name))
-            records[sweep.label].append(replace(record, name=name))
-    return records, paths
+    variances = seed_variances(samples, metrics)
+    for metric in metrics:
+        pooled = []
+        by_label = {}
+        for entry in entries:
+            statistics = entry.sweep.statistics.splits.get(samples.split)
+            if statistics is not None and metric in statistics.seeds:
+                of_sweep = statistics.seeds[metric]
+                pooled.append(of_sweep.pooled)
+                if entry.record.name in of_sweep.by_record:
+                    by_label[entry.label] = of_sweep.by_record[entry.record.name]
+        if pooled:
+            surest = max(pooled, key=lambda variance: variance.degrees_of_freedom)
+            variances[metric] = SeedVariances(surest, by_label)
+    return variances
 
 
-# --- the union ----------------------------------------------------------------------------------------
+def _differences_of_answers(entries: Sequence[Entry], samples: SplitSamples) -> dict[Key, Difference]:
+    """Return the differences that a sweep's answer has on the same images: one verdict for a pair everywhere."""
+    differences = {}
+    for first, second in pairs_of(entries):
+        answer = first.sweep.statistics.answer
+        is_same_work = answer.split == samples.split and dict(answer.images) == dict(samples.images)
+        if first.sweep is second.sweep and is_same_work:
+            for metric in answer.metrics:
+                difference = answer.difference(first.record.name, second.record.name, metric)
+                if difference is not None:
+                    differences[first.label, second.label, metric] = difference
+    return differences
 
 
-def _union(
-    shared: SharedSplit, objectives: Sequence[Objective], records: Mapping[str, Sequence[TrialRecord]]
-) -> tuple[SweepInfo, Front]:
-    """Return the union of the sweeps as if it were one sweep, and its front."""
-    by_identity: dict[object, TrialRecord] = {}
-    for records_of_sweep in records.values():
-        for record in records_of_sweep:
-            by_identity.setdefault(identity_of(record), record)
-    distinct = list(by_identity.values())
-    info = replace(
-        shared.sweeps[0].info,
-        name=", ".join(records),
-        objectives=tuple(objectives),
-        search_split=shared.split,
-        reference=hypervolume_corner(objectives, distinct),
-    )
-    return info, front_of(info, distinct)
+# --- fronts of sweeps ---------------------------------------------------------------------------------
 
 
-def identity_of(record: TrialRecord) -> object:
-    """Return a value that records share if they have the same config and the same values: the union lists one."""
-    return record.kind, record.key, tuple(round(value, 6) for value in values_of(record))
+def front_hypervolumes(comparison: Comparison) -> dict[str, float]:
+    """Return the hypervolume of each sweep's front on the shared images, by the first sweep's objectives.
 
-
-def hypervolume_corner(objectives: Sequence[Objective], records: Sequence[TrialRecord]) -> list[float]:
-    """Return the reference point: an objective's own reference, else the worst baseline, else the worst trial."""
-    baselines = [record for record in records if record.kind == "baseline"]
-    points = [values_of(record) for record in baselines or records]
-    corner = pareto.worst(points, [objective.goal for objective in objectives])
+    The corner is an objective's own reference, else the worst baseline, else the worst compared trial. Return nothing
+    if an objective cannot be measured on the shared images. Front members that lack some of these images do not count.
+    """
+    objectives = comparison.sweeps[0].info.objectives
+    metrics, goals = metrics_of(objectives), goals_of(objectives)
+    points = {entry.label: _values(comparison.results[entry.label], metrics) for entry in comparison.entries}
+    if not all(math.isfinite(value) for values in points.values() for value in values):
+        return {}
+    baselines = [points[entry.label] for entry in comparison.entries if entry.record.kind == "baseline"]
+    corner = pareto.worst(baselines or list(points.values()), goals)
     for index, objective in enumerate(objectives):
         if objective.reference is not None:
             corner[index] = objective.reference
-    return corner
+    volumes = {}
+    for sweep in comparison.sweeps:
+        volumes[sweep.label] = pareto.hypervolume(_front_values(comparison, sweep, metrics), goals, corner)
+    return volumes
 
 
-def _sample_union(
-    info: SweepInfo,
-    front: Front,
-    records: Mapping[str, Sequence[TrialRecord]],
-    shared: SharedSplit,
-    paths: Mapping[str, Path],
-) -> dict[str, SplitSamples]:
-    """Resample the records of the union on the shared images; of many trials those nearest to the front.
-
-    A record that several sweeps have is resampled under each of its names.
-    """
-    nearest = [*front.nearest(MAX_COMPARED), *front.baselines]
-    identities = {identity_of(record) for record in nearest}
-    sampled: dict[str, TrialRecord] = {}
-    for records_of_sweep in records.values():
-        for record in records_of_sweep:
-            if identity_of(record) in identities:
-                sampled[record.name] = record
-    metrics = resampled_metrics(metrics_shown(info))
-    samples = {}
-    for split, images in shared.by_split.items():
-        tables = {}
-        deterministic = []
-        for record in sampled.values():
-            if split in record.results:
-                tables[record.name] = images.read(paths[record.name], split)
-                if is_deterministic(record, seeds_of(tables[record.name])):
-                    deterministic.append(record.name)
-        samples[split] = sample_split(split, tables, metrics, deterministic)
-    return samples
+def _front_values(comparison: Comparison, sweep: LoadedSweep, metrics: Sequence[str]) -> list[list[float]]:
+    """Return the values of a sweep's front members that have seen the shared images."""
+    values = []
+    for member in sweep.statistics.front.members:
+        entry = Entry(member.name, member, sweep)
+        table = read_or_compute_block_stats(entry.artifacts, comparison.split)
+        if comparison.split in member.results and comparison.images.restrict(table):
+            values.append(_values(restricted_result(entry, table, comparison.split, comparison.images), metrics))
+    return values
 
 
-# --- tests of the best trials -------------------------------------------------------------------------
-
-
-def _test_best_trials(
-    sweeps: Sequence[ComparedSweep], info: SweepInfo, samples: Mapping[str, SplitSamples]
-) -> list[BestTrialsTest]:
-    """Test the best trials of each two sweeps, on images that they were not chosen by if both were run on such.
-
-    All these tests are one family of Holm's correction.
-    """
-    metrics = [metric for metric in metrics_of(info.objectives) if resampled_metrics([metric])]
-    tests = []
-    for first, second in combinations(sweeps, 2):
-        for (first_name, second_name), marks in _pairs_of_best(first.front, second.front).items():
-            for metric in metrics:
-                test = _test_pair(samples, first_name, second_name, metric, marks)
-                if test is not None:
-                    tests.append(test)
-    corrected = adjust_p_values([test.difference for test in tests])
-    return [replace(test, difference=adjusted) for test, adjusted in zip(tests, corrected, strict=True)]
-
-
-def _pairs_of_best(first: Front, second: Front) -> dict[tuple[str, str], list[str]]:
-    """Return the pairs of different members that hold the same mark in two fronts, with these marks."""
-    pairs: dict[tuple[str, str], list[str]] = {}
-    identities = {member.name: identity_of(member) for member in (*first.members, *second.members)}
-    for first_name, first_marks in first.marks.items():
-        for second_name, second_marks in second.marks.items():
-            shared_marks = [mark for mark in first_marks if mark in second_marks]
-            if shared_marks and identities[first_name] != identities[second_name]:
-                pairs[first_name, second_name] = shared_marks
-    return pairs
-
-
-def _test_pair(
-    samples: Mapping[str, SplitSamples], first: str, second: str, metric: str, marks: Sequence[str]
-) -> BestTrialsTest | None:
-    """Return the test on the last split, test if the sweeps share it, on which both can be paired."""
-    for split in reversed(list(samples)):
-        result = difference(samples[split], first, second, metric)
-        if result is not None:
-            return BestTrialsTest(marks, split, result)
-    return None
+def _values(result: SplitResult, metrics: Sequence[str]) -> list[float]:
+    """Return metrics on the shared images; NaN for a cost, and for what is not measured on them."""
+    values = []
+    for metric in metrics:
+        parts = catalogue.parts_of(metric)
+        measured = result.average
+        if parts.dataset:
+            measured = result.datasets.get(parts.dataset, {})
+        values.append(measured.get(parts.of_average, math.nan))
+    return values

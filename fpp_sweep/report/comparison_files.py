@@ -1,22 +1,16 @@
-"""The files of a comparison, and what `compare` prints of it."""
+"""The entries of a comparison, its files, and its tables for the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.report.comparison import SweepComparison, compare_sweeps
-from fpp_sweep.report.comparison_picture import comparison_figure
-from fpp_sweep.report.comparison_view import sweep_comparison_document
-from fpp_sweep.report.document import Document, Html, document_to_latex, document_to_markdown, document_to_text
-from fpp_sweep.report.html import write_html
+from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.report.comparison import Entry, LoadedSweep, compare
+from fpp_sweep.report.comparison_view import comparison_document
+from fpp_sweep.report.document import document_to_latex, document_to_markdown, document_to_text
 from fpp_sweep.report.text_layout import output_width
-from fpp_sweep.report.trial_comparison import compare_trials
-from fpp_sweep.report.trial_comparison_view import trial_comparison_document
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import printable
@@ -25,38 +19,84 @@ COMPARISONS = Path("comparisons")
 LONGEST_NAME = 150  # characters of a folder that is named after what is compared
 
 
-def write_trial_comparison(sweep: Path, names: Sequence[str], split: str | None, out: Path | None) -> str:
-    """Compare trials of a sweep; write the tables, and return them for the terminal with the paths of the files."""
-    folder = SweepFolder.open(sweep)
-    comparison = compare_trials(folder, names, split)
-    labels = list(comparison.results)
-    document = trial_comparison_document(f"{folder.path.name}: {', '.join(labels)}", comparison)
-    return _write_tables(out or _default_folder([folder.path.name, *labels]), document)
+def write_comparison(
+    sweeps: Sequence[Path], names: Sequence[str], split: str | None = None, out: Path | None = None
+) -> str:
+    """Compare named records of a sweep, or the best trials of several; return tables and files for the terminal."""
+    folders = [SweepFolder.open(sweep) for sweep in sweeps]
+    if names:
+        entries = trial_entries(folders[0], names)
+        labels = [entry.label for entry in entries]
+        title, folder_name = f"{folders[0].path.name}: {', '.join(labels)}", "-".join([folders[0].path.name, *labels])
+    else:
+        entries = sweep_entries(folders)
+        labels = list(dict.fromkeys(entry.sweep.label for entry in entries))
+        title, folder_name = ", ".join(labels), "-".join(labels)
+    document = comparison_document(title, compare(entries, split))
+    out = out or COMPARISONS / folder_name.replace("/", "_")[:LONGEST_NAME]
+    markdown, latex = out / "comparison.md", out / "comparison.tex"
+    for path, text in ((markdown, document_to_markdown(document)), (latex, document_to_latex(document))):
+        with written_whole(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+    paths = f"Markdown  {printable(markdown)}\nLaTeX     {printable(latex)}"
+    return f"{document_to_text(document, output_width())}\n\n{paths}"
 
 
-def write_sweep_comparison(sweeps: Sequence[Path], targets: Sequence[float], out: Path | None) -> str:
-    """Compare sweeps; write tables, picture and page; return the tables for the terminal with the files' paths."""
-    comparison = compare_sweeps(_by_label([SweepFolder.open(sweep) for sweep in sweeps]))
-    n_objectives = len(comparison.info.objectives)
-    if len(targets) not in (0, n_objectives) or not np.isfinite(targets).all():
-        raise InputError(f"give a value of each of {comparison.info.goals}, got {list(targets)}", "--target")
-    document = sweep_comparison_document(comparison, targets)
-    out = out or _default_folder([sweep.label for sweep in comparison.sweeps])
-    text = _write_tables(out, document)
-    _write_page(out, document, comparison)
-    page = (out / "comparison.html").resolve().as_uri()
-    return f"{text}\npicture   {printable(out / 'comparison.png')}\npage      {printable(page)}"
+def trial_entries(folder: SweepFolder, names: Sequence[str]) -> list[Entry]:
+    """Return records of a sweep, each once, trials before baselines: differences are trial minus baseline."""
+    records = {}
+    for name in names:
+        record = folder.known_trial(name)
+        if record.state != "complete":
+            raise InputError(f"{name} is {record.state}: only complete trials can be compared")
+        records[record.name] = record
+    if len(records) < 2:
+        raise InputError(f"{names[0]} alone: give two or more trials or baselines, or another sweep")
+    sweep = LoadedSweep.of(folder.path.name, folder)
+    in_order = sorted(records.values(), key=lambda record: record.kind == "baseline")
+    return [Entry(record.label, record, sweep) for record in in_order]
 
 
-def _by_label(folders: Sequence[SweepFolder]) -> dict[str, SweepFolder]:
-    """Return the sweeps by name; where two have one name, by as many folders of their paths as tell them apart."""
+def sweep_entries(folders: Sequence[SweepFolder]) -> list[Entry]:
+    """Return the marked trials of each sweep's front, then the baselines; one that several sweeps have only once."""
+    trials = []
+    baselines: dict[object, Entry] = {}
+    for label, folder in labelled(folders).items():
+        sweep = LoadedSweep.of(label, folder)
+        front = sweep.statistics.front
+        marked = [member for member in front.members if front.marks[member.name]]
+        if not marked:
+            raise InputError(f"{label}: {front.why_empty if not front.members else 'no trial is above the floor'}")
+        trials += [Entry(f"{label}/{member.label}", member, sweep) for member in marked]
+        for baseline in front.baselines:
+            baselines.setdefault(_identity(baseline, sweep), Entry(baseline.label, baseline, sweep))
+    return [*trials, *_told_apart(list(baselines.values()))]
+
+
+def _identity(baseline: TrialRecord, sweep: LoadedSweep) -> object:
+    return baseline.name, baseline.key, sweep.info.model_digest
+
+
+def _told_apart(baselines: Sequence[Entry]) -> list[Entry]:
+    """Return baselines whose labels are unique: a second one of a label is named after its sweep, too."""
+    by_label: dict[str, Entry] = {}
+    for entry in baselines:
+        label = entry.label
+        if label in by_label:
+            label = f"{entry.sweep.label}/{label}"
+        by_label[label] = Entry(label, entry.record, entry.sweep)
+    return list(by_label.values())
+
+
+def labelled(folders: Sequence[SweepFolder]) -> dict[str, SweepFolder]:
+    """Return sweeps by name; where two have one name, by as many folders of their paths as tell them apart."""
     paths = [folder.path.resolve() for folder in folders]
-    labelled = {}
+    by_label = {}
     for folder, path in zip(folders, paths, strict=True):
         if paths.count(path) > 1:
             raise InputError(f"{path}: is given twice; give different sweeps")
-        labelled[_shortest_label(path, paths)] = folder
-    return labelled
+        by_label[_shortest_label(path, paths)] = folder
+    return by_label
 
 
 def _shortest_label(path: Path, paths: Sequence[Path]) -> str:
@@ -70,26 +110,3 @@ def _shortest_label(path: Path, paths: Sequence[Path]) -> str:
         if endings.count(path.parts[-size:]) == 1:
             return "/".join(path.parts[-size:])
     return str(path)
-
-
-def _default_folder(labels: Sequence[str]) -> Path:
-    name = "-".join(labels).replace("/", "_")
-    return COMPARISONS / name[:LONGEST_NAME]
-
-
-def _write_tables(out: Path, document: Document) -> str:
-    """Write the tables as Markdown and LaTeX; return them as text, with the paths of the files."""
-    markdown, latex = out / "comparison.md", out / "comparison.tex"
-    for path, text in ((markdown, document_to_markdown(document)), (latex, document_to_latex(document))):
-        with written_whole(path) as partial:
-            partial.write_text(text, encoding="utf-8")
-    paths = f"Markdown  {printable(markdown)}\nLaTeX     {printable(latex)}"
-    return f"{document_to_text(document, output_width())}\n\n{paths}"
-
-
-def _write_page(out: Path, document: Document, comparison: SweepComparison) -> None:
-    figure = comparison_figure(comparison)
-    with written_whole(out / "comparison.png") as partial:
-        partial.write_bytes(figure.to_bytes("png"))
-    picture = Html(f'<figure class="wide" tabindex="0">{figure.to_svg()}</figure>')
-    write_html(out / "comparison.html", replace(document, introduction=[picture]))

@@ -1,191 +1,263 @@
-"""Document of a comparison of sweeps: their common front, tests of their best trials, costs and settings."""
+"""Document of a comparison: verdict, sweeps, settings, and for each metric the values and differences by dataset."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from fpp_sweep.records.front import values_of
-from fpp_sweep.records.texts import format_metric, format_setting, format_values, setting_text
-from fpp_sweep.report.best_trials import best_trials_table, best_trials_verdict
-from fpp_sweep.report.comparison import ComparedSweep, SweepComparison, identity_of
-from fpp_sweep.report.document import Document, Section, Text, paragraphs
-from fpp_sweep.report.formatting import counts_text
-from fpp_sweep.report.front_table import front_table
-from fpp_sweep.report.table import Cell, Column, Row, Table, cells_of, columns_of
+from fpp_sweep.records.front import metric_of
+from fpp_sweep.records.measurements import resampled_metrics
+from fpp_sweep.records.texts import format_metric, format_setting, setting_text
+from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell, settings_table
+from fpp_sweep.report.comparison import Comparison, Entry, LoadedSweep, front_hypervolumes
+from fpp_sweep.report.document import Block, Document, Section, Text, paragraphs
+from fpp_sweep.report.formatting import counts_text, format_bounds, format_interval, format_p_value
+from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of
 from fpp_sweep.report.text_layout import cut
-from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import dotted
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
-from fpp_sweep.statistics.attainment import Attainment
+from fpp_sweep.statistics.paired import Difference, paired_over, why_not_paired
 
-HYPERVOLUME_SHARES = (0.5, 0.9, 0.99)  # shares of the union's hypervolume
-N_ATTAINMENT_ROWS = 5
+AVERAGE = "average"
 SETTING_LENGTH = 40  # characters
 PROVENANCE = ("model_digest", "device", "git_commit", "fpp_sweep", "torch", "plugins")  # compared beside the spaces
 
 
-def sweep_comparison_document(comparison: SweepComparison, targets: Sequence[float]) -> Document:
-    """Return the tables of a comparison; `targets` are values of the objectives whose cost is asked for."""
-    sections = [_union_section(comparison)]
-    if comparison.notes:
-        sections.append(Section("Notes on what is compared", paragraphs(comparison.notes)))
-    sections.append(Section("The sweeps' best trials against each other", [best_trials_table(comparison)]))
-    attainment = _attainment_table(comparison)
-    if attainment.rows:
-        sections.append(Section("Attainment", [attainment]))
-    sections.append(Section("Cost", [_cost_table(comparison, targets)]))
-    sections.append(Section("Settings that differ", [_settings_table(comparison)]))
-    return Document(comparison.info.name, sections)
-
-
-# --- the union and its best trials --------------------------------------------------------------------
-
-
-def _union_section(comparison: SweepComparison) -> Section:
-    info, front = comparison.info, comparison.statistics.front
-    members = {identity_of(member) for member in front.members}
-    shares = []
-    for sweep in comparison.sweeps:
-        trials = {identity_of(trial) for trial in sweep.front.trials}  # a trial may be in several sweeps
-        shares.append(f"{len(members & trials)} of {sweep.label}")
-    images = counts_text(comparison.images.counts)
-    finished = plural(len(front.finished), "finished trial")
-    summary = f"{len(front.members)} of {finished}: {', '.join(shares)}; images: {images}"
-    table = front_table(info, front, comparison.statistics, settings=False)
-    title = f"Union front of {info.name}, by {info.goals} on {info.search_split}"
-    return Section(title, [Text(best_trials_verdict(comparison), "lead"), table, Text(summary)])
-
-
-# --- attainment and cost ------------------------------------------------------------------------------
-
-
-def _attainment_table(comparison: SweepComparison) -> Table:
-    """Return what each sweep's front reaches in the second objective, at positions along the first."""
-    attainments: dict[str, Attainment] = {}
-    for sweep in comparison.sweeps:
-        if sweep.attainment is not None:
-            attainments[sweep.label] = sweep.attainment
-    if not attainments:
-        return Table()
-    x, y = (objective.metric for objective in comparison.info.objectives)
-    positions = next(iter(attainments.values())).positions
-    columns = [Column(x)]
-    for label in attainments:
-        columns.append(Column(f"{y} of {label}"))
-    rows = []
-    for row in range(1, N_ATTAINMENT_ROWS + 1):
-        index = row * (len(positions) - 1) // (N_ATTAINMENT_ROWS + 1)  # even steps, without the two ends
-        cells = [Cell(format_metric(x, float(positions[index])))]
-        for attainment in attainments.values():
-            cells.append(_attainment_cell(y, attainment, index))
-        rows.append(Row(cells))
-    note = f"reached in half of the resamples [in 10 %, in 90 % of them] at that {x} or better"
-    return Table(columns=columns, rows=rows, notes=[note])
-
-
-def _attainment_cell(metric: str, attainment: Attainment, index: int) -> Cell:
-    texts = []
-    for values in (attainment.median, attainment.best, attainment.worst):
-        value = float(values[index])
-        texts.append(format_metric(metric, value) if math.isfinite(value) else "-")
-    median, best, worst = texts
-    return Cell(median, interval=f"[{best}, {worst}]")
-
-
-def _cost_table(comparison: SweepComparison, targets: Sequence[float]) -> Table:
-    """Return the worker time until a front is good enough: in hypervolume, or in each objective."""
-    objectives = comparison.info.objectives
-    best_volume = 0.0
-    if comparison.statistics.front.hypervolume:
-        _, best_volume = comparison.statistics.front.hypervolume[-1]
-    columns = [Column("sweep", is_text=True), *columns_of(["trials", "worker time", "hypervolume"])]
-    if targets:
-        columns.append(Column(format_values(objectives, targets)))
-    else:
-        columns += columns_of(f"{share:.0%}" for share in HYPERVOLUME_SHARES)
-    rows = []
-    for sweep in comparison.sweeps:
-        worker_time = duration(sweep.loaded.seconds_until(math.inf))
-        n_trials = str(sweep.loaded.n_trials_until(math.inf))
-        texts = [sweep.label, n_trials, worker_time, f"{max(sweep.volumes, default=0.0):.4g}"]
-        if targets:
-            reached = [_reaches(objectives, values_of(trial), targets) for trial in sweep.front.trials]
-            texts.append(_cost_until(sweep, reached))
+def comparison_document(title: str, comparison: Comparison) -> Document:
+    blocks: list[Block] = [Text(verdict(comparison), "lead"), *paragraphs(_notes(comparison))]
+    sections = [Section(f"Comparison on {comparison.split}", blocks)]
+    if len(comparison.sweeps) > 1:
+        sections.append(Section("Sweeps", [_sweep_table(comparison)]))
+        sections.append(Section("Settings of the sweeps that differ", [_differing_settings(comparison.sweeps)]))
+    trials = []
+    for entry in comparison.entries:
+        if entry.record.kind == "trial":
+            trials.append(replace(entry.record, name=entry.label))
+    settings = settings_table(trials, "")
+    if len(settings.columns) > 1:
+        sections.append(Section("Settings of the trials", [settings]))
+    for metric in comparison.metrics:
+        heading = f"{metric} on {comparison.split}: {catalogue.metric(metric).title}"
+        sections.append(Section(heading, [_value_table(comparison, metric)]))
+        reason = _why_no_test(comparison, metric)
+        if reason:
+            sections.append(Section(f"{metric}: no paired test", [Text(reason)]))
         else:
-            for share in HYPERVOLUME_SHARES:
-                reached = [0 < share * best_volume <= volume for volume in sweep.volumes]
-                texts.append(_cost_until(sweep, reached))
-        rows.append(Row(cells_of(texts)))
-    has_volume = best_volume > 0 or bool(targets)
-    return Table(columns=columns, rows=rows, notes=_cost_notes(comparison, targets, has_volume=has_volume))
+            table = _difference_table(comparison, metric)
+            sections.append(Section(f"{metric} on {comparison.split}: differences", [table]))
+    return Document(title, sections)
 
 
-def _cost_notes(comparison: SweepComparison, targets: Sequence[float], *, has_volume: bool) -> list[str]:
-    goal = "the first trial as good as that" if targets else "that share of the union's hypervolume"
-    notes = [f"worker time until {goal}; by values as measured, on the shared images"]
-    if not has_volume:
-        notes.append(
-            "no trial is better in every objective than the hypervolume's reference point; give --target VALUES"
-        )
-    from_cache = []
-    devices = set()
+# --- the verdict --------------------------------------------------------------------------------------
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return which records are better on average, and how many differences may be luck of the search."""
+    verdicts = []
+    n_lucky = 0
+    causes: dict[str, None] = {}
+    averages = [difference for key, difference in comparison.differences.items() if key[2] in comparison.metrics]
+    for (first, second, metric), difference in comparison.differences.items():
+        if metric in comparison.metrics and difference.mark:
+            causes_of_luck = _causes_of_luck(comparison, first, second, metric)
+            if causes_of_luck:
+                n_lucky += 1
+                causes.update(dict.fromkeys(causes_of_luck))
+            else:
+                verdicts.append(_verdict_of(first, second, difference))
+    if not averages:
+        return "No difference was tested."
+    sentences = []
+    if verdicts:
+        sentences.append(f"{'; '.join(verdicts)}.")
+    if n_lucky:
+        differences = plural(n_lucky, "significant difference")
+        sentences.append(f"No verdict on {differences}, which may be luck: the trials {' and '.join(causes)}.")
+    return " ".join(sentences) or "No difference of averages is significant."
+
+
+def _verdict_of(first: str, second: str, difference: Difference) -> str:
+    better, worse = first, second
+    if difference.mark == "-":
+        better, worse = second, first
+    return f"{better} is better than {worse} in {difference.metric}"
+
+
+def _causes_of_luck(comparison: Comparison, first: str, second: str, metric: str) -> list[str]:
+    """Return why a significant difference may come from lucky images or seeds; an empty list if not."""
+    causes = []
+    compared = [entry for entry in comparison.entries if entry.label in (first, second)]
+    chosen_by = {entry.chosen_by(comparison.split) for entry in compared}
+    if "images" in chosen_by:
+        causes.append(f"were chosen by these {comparison.split} images")
+    elif "seeds" in chosen_by:
+        causes.append("were chosen with these seeds")
+    if not all(comparison.statistics.has_known_seed_variance(entry.label, [metric]) for entry in compared):
+        causes.append("have too few seeds")
+    return causes
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    yield f"images that all have seen: {counts_text(comparison.images.counts)}"
+    if comparison.left_out:
+        yield f"left out, as not all have seen the same images: {', '.join(comparison.left_out)}"
+    for cause in ("images", "seeds"):
+        chosen = [entry.label for entry in comparison.entries if entry.chosen_by(comparison.split) == cause]
+        if chosen:
+            yield f"chosen by these {cause}, so their values are optimistic: {', '.join(chosen)}"
+
+
+# --- sweeps and settings ------------------------------------------------------------------------------
+
+
+def _sweep_table(comparison: Comparison) -> Table:
+    """Return cost, hypervolume and best trials of each sweep."""
+    volumes = front_hypervolumes(comparison)
+    first, *others = comparison.sweeps
+    marks: dict[str, None] = {}
+    for entry in comparison.entries:
+        marks.update(dict.fromkeys(entry.marks))
+    columns = [Column("sweep", is_text=True), *columns_of(["trials", "worker time", "hypervolume"])]
+    columns += columns_of(marks, is_text=True)
+    rows = []
     for sweep in comparison.sweeps:
-        devices.add(sweep.loaded.info.device)
-        if sweep.loaded.info.work.cached > 0:
-            from_cache.append(sweep.label)
-    if from_cache:
-        notes.append(f"cached results cost nothing: {', '.join(from_cache)}")
-    if len(devices) > 1:
-        notes.append("the sweeps ran on different devices: their times are not comparable")
-    return notes
+        volume = "-"
+        if sweep.label in volumes:
+            volume = f"{volumes[sweep.label]:.4g}"
+        texts = [sweep.label, str(len(sweep.trials)), duration(sweep.search_seconds), volume]
+        texts += [sweep.statistics.front.trial_with(mark) or "-" for mark in marks]
+        rows.append(Row([Cell(text) for text in texts]))
+    notes = [f"hypervolume: of the fronts on these images, by {first.info.goals}"]
+    if not volumes:
+        notes = [f"no hypervolume: not every objective of {first.label} can be measured on these images"]
+    for sweep in others:
+        if sweep.info.goals != first.info.goals:
+            notes.append(f"{sweep.label} searched {sweep.info.goals}")
+        notes += _differing_inputs(first, sweep)
+    cached = [sweep.label for sweep in comparison.sweeps if sweep.info.work.cached > 0]
+    if cached:
+        notes.append(f"cached results cost nothing: {', '.join(cached)}")
+    return Table(columns=columns, rows=rows, notes=notes)
 
 
-def _reaches(objectives: Sequence[Objective], values: Sequence[float], targets: Sequence[float]) -> bool:
-    for objective, value, target in zip(objectives, values, targets, strict=True):
-        if catalogue.sign(objective.goal) * (value - target) < 0:
-            return False
-    return True
+def _differing_inputs(first: LoadedSweep, sweep: LoadedSweep) -> list[str]:
+    """Return a note on datasets whose labels or files differ between two sweeps that limit them alike."""
+    if first.info.work_settings.get("limit") != sweep.info.work_settings.get("limit"):
+        return []
+    differing = []
+    for digests, first_digests in ((sweep.info.datasets, first.info.datasets), (sweep.info.images, first.info.images)):
+        shared = digests.keys() & first_digests.keys()
+        differing += [name for name in shared if digests[name] != first_digests[name]]
+    if not differing:
+        return []
+    names = ", ".join(sorted(set(differing)))
+    return [f"{sweep.label}: labels, views or files of {names} differ from {first.label}'s; paired by names"]
 
 
-def _cost_until(sweep: ComparedSweep, reached: Sequence[bool]) -> str:
-    if True not in reached:
-        return "never"
-    index = reached.index(True)
-    n_trials = sweep.loaded.n_trials_until(sweep.front.trials[index].finished or 0.0)
-    return f"{duration(sweep.seconds[index])}, {plural(n_trials, 'trial')}"
-
-
-# --- settings -----------------------------------------------------------------------------------------
-
-
-def _settings_table(comparison: SweepComparison) -> Table:
+def _differing_settings(sweeps: Sequence[LoadedSweep]) -> Table:
     """Return the keys of the spaces and of the provenance in which the sweeps differ."""
-    settings = {}
+    settings = {sweep.label: _settings_of(sweep) for sweep in sweeps}
     keys: dict[str, None] = {}
-    for sweep in comparison.sweeps:
-        settings[sweep.label] = _settings_of(sweep)
-        keys.update(dict.fromkeys(settings[sweep.label]))
+    for of_sweep in settings.values():
+        keys.update(dict.fromkeys(of_sweep))
     rows = []
     for key in keys:
-        texts = [values.get(key, "-") for values in settings.values()]
+        texts = [of_sweep.get(key, "-") for of_sweep in settings.values()]
         if len(set(texts)) > 1:
             rows.append([key, *texts])
-    columns = range(len(settings) + 1)
     notes = [] if rows else ["none"]
-    return Table.of_strings(["setting", *settings], rows, notes=notes, text_columns=columns)
+    return Table.of_strings(["setting", *settings], rows, notes=notes, text_columns=range(len(settings) + 1))
 
 
-def _settings_of(sweep: ComparedSweep) -> Mapping[str, str]:
-    info = sweep.loaded.info
+def _settings_of(sweep: LoadedSweep) -> Mapping[str, str]:
     settings = {}
-    for key, value in dotted(dict(info.space)):
+    for key, value in dotted(dict(sweep.info.space)):
         if key not in ("question", "name"):
             name = key.removeprefix("params.").rpartition(".")[0]  # of a range's end
             settings[key] = cut(setting_text(name, value), SETTING_LENGTH)
-    for name, text in info.provenance().items():
+    for name, text in sweep.info.provenance().items():
         if name in PROVENANCE:
             settings[name] = cut(format_setting(text), SETTING_LENGTH)
     return settings
+
+
+# --- values and differences ---------------------------------------------------------------------------
+
+
+def _why_no_test(comparison: Comparison, metric: str) -> str:
+    """Return why no pair has a test in a metric; an empty text if any pair has one."""
+    if not resampled_metrics([metric]):
+        return "it cannot be computed from block statistics"
+    reason = "the sweeps have no two different trials with the same mark"
+    for first, second in comparison.pairs:
+        for key in _metric_keys(comparison, metric).values():
+            if (first.label, second.label, key) in comparison.differences:
+                return ""
+            reason = why_not_paired(comparison.statistics.samples, first.label, second.label, key)
+    return reason
+
+
+def _metric_keys(comparison: Comparison, metric: str) -> dict[str, str]:
+    """Return heading -> metric of the columns: each dataset, then the average."""
+    keys = {dataset: f"{metric}/{dataset}" for dataset in comparison.images.counts}
+    return {**keys, AVERAGE: metric}
+
+
+def _columns(comparison: Comparison, title: str) -> list[Column]:
+    return [Column(title, is_text=True), *columns_of([*comparison.images.counts, AVERAGE])]
+
+
+def _value_table(comparison: Comparison, metric: str) -> Table:
+    rows = []
+    for label, result in comparison.results.items():
+        cells = [Cell(label)]
+        for key in _metric_keys(comparison, metric).values():
+            interval = comparison.statistics.interval(label, key)
+            interval_text = "" if isinstance(interval, str) else format_interval(key, interval)
+            cells.append(Cell(format_metric(key, metric_of(result, key)), interval=interval_text))
+        rows.append(Row(cells))
+    return Table(columns=_columns(comparison, "trial"), rows=rows)
+
+
+def _difference_table(comparison: Comparison, metric: str) -> Table:
+    rows = []
+    for first, second in comparison.pairs:
+        cells = [Cell(f"{first.label} minus {second.label}")]
+        for key in _metric_keys(comparison, metric).values():
+            cells.append(_cell(comparison, first, second, key))
+        rows.append(Row(cells))
+    return Table(columns=_columns(comparison, "pair"), rows=rows, notes=list(_family_notes(comparison, metric)))
+
+
+def _cell(comparison: Comparison, first: Entry, second: Entry, metric: str) -> Cell:
+    difference = comparison.differences.get((first.label, second.label, metric))
+    if difference is None:
+        return Cell("-")
+    return replace(
+        difference_cell(metric, difference),
+        interval=format_bounds(metric, difference),
+        below={"p": format_p_value(difference.adjusted_p)},
+    )
+
+
+def _family_notes(comparison: Comparison, metric: str) -> Iterator[str]:
+    """Yield which tests were corrected together; the pairs of a sweep's answer keep their p-values from there."""
+    pairing = paired_over(comparison.statistics.samples)
+    yield f"{pairing}; p two-sided, after Holm's correction; {SIGNIFICANT} below 0.05"
+    families: dict[str, None] = {}
+    for key, difference in comparison.differences.items():
+        family = "of averages in this comparison"
+        if key in comparison.from_answer:
+            family = "of the sweep's answer"
+        elif "/" in difference.metric:
+            family = "of single datasets in this comparison"
+        families[f"the {difference.family_size} tests {family}"] = None
+    yield f"families: {', '.join(families)}"
+    from_answer = []
+    for first, second, tested in comparison.from_answer:
+        if tested == metric:
+            from_answer.append(f"{first} minus {second}")
+    if from_answer:
+        yield f"of the sweep's answer: {', '.join(sorted(from_answer))} (average)"

@@ -32,16 +32,9 @@ class Attainment:
 
 
 def attainment(
-    samples: SplitSamples,
-    names: Sequence[str],
-    metrics: Sequence[str],
-    seeds: Mapping[str, SeedVariances],
-    positions: Numbers | None = None,
+    samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
 ) -> Attainment | None:
-    """Return the attainment of trials in two metrics; None unless both are resampled for some of the trials.
-
-    `positions` are values of the first metric; by default they span the fronts of most resamples.
-    """
+    """Return the attainment of trials in two metrics; None unless both are resampled for some of the trials."""
     compared = [name for name in names if name in samples.records]
     for name in compared:
         if not set(metrics) <= samples.records[name].metrics.keys():
@@ -51,8 +44,7 @@ def attainment(
     first_sign = catalogue.sign(goal_of(metrics[0]))
     second_sign = catalogue.sign(goal_of(metrics[1]))
     first, second = resampled_points(samples, compared, metrics, seeds)  # (trials, resamples) each; more is better
-    if positions is None:
-        positions = first_sign * _default_positions(first, second)
+    positions = first_sign * _positions(first, second)
     best_second = []  # for each position the best second value of the trials that reach it, by resample
     for position in first_sign * positions:
         best_second.append(np.where(first >= position, second, -np.inf).max(axis=0))
@@ -62,7 +54,7 @@ def attainment(
     return Attainment(positions, best, median, worst)
 
 
-def _default_positions(first: Numbers, second: Numbers) -> Numbers:
+def _positions(first: Numbers, second: Numbers) -> Numbers:
     """Return positions between the two ends of the front that 10 % of the resamples exceed on either side."""
     best_in_second = second.argmax(axis=0)  # the trial, by resample
     first_at_that_end = first[best_in_second, np.arange(first.shape[1])]

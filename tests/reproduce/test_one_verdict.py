@@ -8,7 +8,8 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.measurements import read_block_stats
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.report.answer_section import difference_table
-from fpp_sweep.report.trial_comparison import compare_trials
+from fpp_sweep.report.comparison import compare
+from fpp_sweep.report.comparison_files import trial_entries
 from fpp_sweep.reproduce.claims import judge_claims
 from fpp_sweep.reproduce.experiment_files import find
 from fpp_sweep.reproduce.experiments import Claim
@@ -56,7 +57,7 @@ def test_a_pair_has_the_same_verdict_in_the_table_of_the_answer(folder):
 def test_a_pair_has_the_same_verdict_in_a_comparison(folder):
     for (finalist, baseline, metric), mark in marks_of(folder).items():
         label = baseline.removeprefix("baseline-")
-        compared = compare_trials(folder, [finalist, label]).differences[finalist, label, metric]
+        compared = compare(trial_entries(folder, [finalist, label])).differences[finalist, label, metric]
         assert compared.mark == mark
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fpp_sweep.statistics.attainment import _default_positions, attainment
+from fpp_sweep.statistics.attainment import attainment
 from fpp_sweep.statistics.block_stats import metric_value
 from fpp_sweep.statistics.bootstrap import (
     MetricSamples,
@@ -152,11 +152,3 @@ def test_samples_are_the_value_and_then_its_resamples():
     weights = _weights_after_ones("dtd", "val", 7)
     assert np.array_equal(weights[0], np.ones(7))
     assert np.array_equal(weights[1:], block_weights("dtd", "val", 7))
-
-
-def test_a_region_spans_the_ends_of_the_front_in_nine_of_ten_resamples():
-    """The first trial is best in the second objective, the second one in the first."""
-    low, high = np.arange(101.0), 200 + np.arange(101.0)
-    first, second = np.stack([low, high]), np.stack([np.ones(101), np.zeros(101)])
-    positions = _default_positions(first, second)
-    assert (positions[0], positions[-1]) == (10, 290)
