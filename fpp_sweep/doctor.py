@@ -1,7 +1,7 @@
 """Find what would break a sweep or change its numbers, before it starts: `python -m fpp_sweep.doctor`.
 
-Checks this machine, or with --address every node of a Ray cluster: versions and code, GPUs, memory, disks, clocks, and
-the cluster's token. --space adds the checks that `tune` makes before the first trial, with the flags of the
+Checks this machine, or with --address every node of a Ray cluster: versions and code, GPUs, memory, disks and Ray's
+token. --space adds the checks that `tune` makes before the first trial, with the flags of the
 sweep: settings, plugins, model, datasets and room for workers. --cluster-file adds values of the shipped file and nodes
 that have not joined. --data-root, --dataset-file, --datasets or --verify list datasets
 and their missing files. --device compares what a GPU computes with the CPU.

@@ -1,5 +1,8 @@
-"""`python -m fpp_sweep.doctor`: judgement of readings, cluster files, and real Ray nodes with planted faults."""
+"""`doctor`: one planted fault or more for each check, sound setups, and real nodes with planted faults."""
 
+from __future__ import annotations
+
+import json
 import os
 import re
 import secrets
@@ -9,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,307 +22,442 @@ import torch
 from PIL import Image
 
 from fpp_sweep import doctor
-from fpp_sweep.checks import probes
-from fpp_sweep.checks.checks import CHECKS, MAX_CLOCK_OFFSET, REQUIRED, check_clock, findings
-from fpp_sweep.checks.cluster_file import missing_nodes
-from fpp_sweep.checks.data_probes import all_readings, class_counts, data_readings
-from fpp_sweep.checks.finding_table import finding_table
-from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
-from fpp_sweep.checks.probes import run_probes
+from fpp_sweep.checks import data, machine
+from fpp_sweep.checks.cluster_file import check_cluster_file, read_cluster_file
+from fpp_sweep.checks.findings import Finding, compare_machines, finding_table, run_check
 from fpp_sweep.core.datasets import open_dataset
-from fpp_sweep.spec import control_groups
+from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.doctor_target import Target, target_of
-from fpp_sweep.sweep.inspection import readings_by_machine
+from fpp_sweep.sweep.inspection import check_mlflow, findings_by_machine
+from fpp_sweep.sweep.plan import splits_of_space
+from fpp_sweep.sweep.start_checks import check_plan_of
+from fpp_sweep.sweep.worker_spec import worker_spec
+from tests.kit.datasets import build_coop
+from tests.kit.disks import mounted
 from tests.kit.processes import ROOT, environment, killed_at_end, start_tune
+from tests.kit.rights import without_root_rights
 from tests.kit.waiting import LONG, wait_for
 from tests.workers.test_nodes import HEAD, node, room
 
-CLOUD, ONPREM = ROOT / "cluster.yaml", ROOT / "cluster-onprem.yaml"
+ONPREM = ROOT / "cluster-onprem.yaml"
 
 
-# --- checks of readings
+# --- one machine and one sweep
 
 
-def states(subject, *readings):
-    """Return the state of each node's reading."""
-    nodes = {f"n{index}": {subject: reading} for index, reading in enumerate(readings)}
-    return [finding.state for finding in sorted(findings(nodes), key=lambda finding: finding.node)]
+class Setup:
+    """A machine and a sweep without faults in a folder; a fault changes some part."""
+
+    def __init__(self, folder, patch):
+        self.folder, self.patch = folder, patch
+        self.animals = folder / "animals"
+        draw_animals(self.animals)
+        self.datasets = [f"animals={self.animals}"]
+        self.spec = WorkerSpec(model="tiny", cache=str(folder / "cache"), threads=1, device="cpu")
+        self.prompt = "a photo of a"
+        self.overrides = []  # of keys of the space
+
+    def dataset_file(self, text):
+        (self.folder / "mine.yaml").write_text(text)
+        self.spec = replace(self.spec, dataset_file=str(self.folder / "mine.yaml"))
+        self.datasets = ["mine"]
+
+    def space(self):
+        work = {"datasets": self.datasets, "baselines": []}
+        for key in ("model", "data_root", "dataset_file", "limit", "cache", "on_bad_image"):
+            work[key] = getattr(self.spec, key)
+        document = {
+            "params": {"method": ["zero_shot", "tpt"]},
+            "base": {"prompt": self.prompt},
+            "search": {"trials": 1, "include_published": False},
+            "work": work,
+        }
+        return parse_space(json.dumps(document), "mine.yaml", self.overrides)
+
+    def machine(self):
+        """Return what is found on the machine alone."""
+        return machine.check_machine(self.spec, False)
+
+    def data(self):
+        """Return what is found of model, datasets and plan."""
+        spec, space = replace(self.spec, datasets=tuple(self.datasets)), self.space()
+        return data.check_data(spec, self.datasets, splits_of_space(space), partial(check_plan_of, space))
+
+    def sweep(self):
+        """Return all that `doctor --space` finds."""
+        space = self.space()
+        spec = replace(worker_spec(space, gpus=0.0), threads=1)
+        return findings_by_machine(Target(worker=spec, options=Options(), space=space), None)["here"]
 
 
-@pytest.mark.parametrize(
-    ("subject", "readings", "expected"),
-    [
-        ("python", ("3.12.16", "3.12.15", "3.12.16", "3.9.1"), ["ok", "wrong", "ok", "wrong"]),
-        ("torch", ("2.9.0+cpu", "2.9.0+cu130", "2.10.0"), ["ok", "ok", "wrong"]),
-        ("images of pets", ("a", "b", "a"), ["ok", "note", "ok"]),
-        ("dataset pets", ("a", {"failed": "none"}, "a"), ["ok", "wrong", "ok"]),
-        ("clock", (1.0, -3.0, 61.0, -61.0), ["ok", "note", "wrong", "wrong"]),
-        ("token", ("environment", "0600", "0644", "0640", "none"), ["ok", "ok", "wrong", "wrong", "wrong"]),
-        ("token", ("0700", "0400", "0604", "0610"), ["ok", "ok", "wrong", "wrong"]),
-        ("memory", (5e9, 3e9, 1e9), ["ok", "note", "wrong"]),
-        ("MLflow", (("3.17.2", "3.17.2"), ("3.16.0", "3.17.2")), ["ok", "note"]),
-        ("joined", ([], ["10.0.0.2 has not joined"]), ["ok", "wrong"]),
-        ("cluster file", ([], ["line 3: head_ip: 192.0.2.10"]), ["ok", "wrong"]),
-        ("ray", ("1.13.0",), ["wrong"]),
-        ("numpy", ("1.20.0", "2.3.1"), ["wrong", "wrong"]),
-    ],
-)
-def test_a_reading_is_compared_with_those_of_the_other_nodes(subject, readings, expected):
-    assert states(subject, *readings) == expected
+@pytest.fixture
+def setup(tmp_path, monkeypatch):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return Setup(tmp_path, monkeypatch)
 
 
-def test_a_disk_needs_room_and_some_speed():
-    good = {"folder": "/cache", "free": 10**11, "speed": 10**8}
-    bad = [good | {"free": 10**9}, good | {"free": 10**7}, good | {"speed": 10**5}]
-    assert states("cache", good, *bad) == ["ok", "note", "wrong", "note"]
-    full, slow = findings({"full": {"cache": bad[1]}, "slow": {"cache": bad[2]}})
-    assert full.remedy.startswith("make room")
-    assert slow.remedy == "use a faster disk: workers wait for it"
-
-
-def test_gpus_that_torch_does_not_see_are_wrong_and_different_gpus_are_a_note():
-    l4 = {"listed": ["NVIDIA L4, 23034 MiB, 580.95"], "torch": 1, "no_gpu": ""}
-    h100 = {"listed": ["NVIDIA H100, 81559 MiB, 580.95"], "torch": 1, "no_gpu": ""}
-    assert states("GPUs", l4, l4 | {"torch": 0}) == ["ok", "wrong"]
-    assert states("GPUs", l4, h100) == ["note", "note"]
-
-
-def write_nvidia_smi(folder, text, monkeypatch):
-    """Write a program called nvidia-smi, and put its folder first in the search path."""
-    (folder / "bin").mkdir()
-    (folder / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{text}\n")
-    (folder / "bin/nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
-
-
-@pytest.mark.parametrize(
-    ("text", "state", "found"),
-    [
-        (
-            "echo NVIDIA-SMI has failed: no driver.; echo Install it.; exit 9",
-            "note",
-            "NVIDIA-SMI has failed: no driver.",
-        ),
-        ("echo No devices were found; exit 6", "note", "No devices were found"),
-        ("echo Driver/library version mismatch; exit 18", "wrong", "nvidia-smi: Driver/library version mismatch"),
-        ("exec sleep 100", "wrong", "nvidia-smi: no answer in 1 s"),
-    ],
-)
-def test_a_gpu_tool_that_fails_says_why(tmp_path, monkeypatch, text, state, found):
-    write_nvidia_smi(tmp_path, text, monkeypatch)
-    monkeypatch.setattr(probes, "GPU_SECONDS", 1)
-    (finding,) = findings({"here": run_probes({"GPUs": probes.gpus})})
-    assert (finding.state, finding.text) == (state, found)
-
-
-@pytest.mark.parametrize(
-    ("setting", "is_checked"), [("device=auto", True), ("device=cpu", False), ("gpus_per_worker=0", False)]
-)
-def test_gpus_are_checked_only_for_a_sweep_that_may_use_them(tmp_path, monkeypatch, setting, is_checked):
-    write_nvidia_smi(tmp_path, "exit 18", monkeypatch)
-    target = target_of(ROOT / "search_spaces/smoke.yaml", [f"work.{setting}"], Options())
-    assert ("GPUs" in all_readings(target.worker, None, (), ())) is is_checked
-
-
-@pytest.mark.parametrize(("correct", "images", "classes", "state"), [
-    (15, 64, 100, "ok"),  # as a real model reaches on a hard dataset
-    (1, 64, 100, "wrong"),
-    (6, 10, 10, "ok"),
-    (2, 10, 10, "note"),  # ten images are too few to recognise a model that fits
-    (30, 64, 2, "note"),
-    (100, 200, 2, "wrong"),
-    (2, 4, 2, "note"),  # as with --limit 4
-])  # fmt: skip
-def test_an_accuracy_of_guessing_is_wrong_only_with_enough_images(correct, images, classes, state):
-    assert states("accuracy on pets", {"correct": correct, "images": images, "classes": classes}) == [state]
-
-
-def test_a_note_on_accuracy_has_the_needed_number_of_images():
-    (note,) = findings({"here": {"accuracy on pets": {"correct": 2, "images": 10, "classes": 10}}})
-    assert note.text == f"2 of 10 images classified correctly, 1 by guessing; {images_needed(10)} images would tell"
-
-
-@pytest.mark.parametrize("classes", [2, 10, 100])
-def test_the_needed_number_of_images_separates_a_fitting_model_from_guessing(classes):
-    """The fitting model's accuracy lies a third of the way from guessing to 100 %."""
-    images, draws = images_needed(classes), np.random.default_rng(0)
-    share = 1 / classes
-    guessed = draws.binomial(images, share, 20_000)
-    fitting = draws.binomial(images, share + (1 - share) / 3, 20_000)
-    assert np.mean([looks_like_guessing(int(hits), images, classes) for hits in fitting]) <= 0.05
-    assert np.mean([looks_like_guessing(int(hits), images, classes) for hits in guessed]) >= 0.998
-
-
-def test_classes_without_images_are_a_note_and_files_that_cannot_be_read_an_error():
-    counts = {"opened": 32, "images": 400, "problems": [], "may_skip": False}
-    bad = counts | {"problems": ["cat/1.jpg: not an image", "cat/2.jpg: not an image"]}
-    assert states("classes of pets, test", {"classes": 2, "empty": []}, {"classes": 2, "empty": ["cat"]}) == [
-        "ok",
-        "note",
-    ]
-    many = {"classes": 90, "empty": [f"class {number}" for number in range(40)]}
-    (finding,) = findings({"here": {"classes of pets, test": many}})
-    assert re.fullmatch(r"40 of 90 without images: class 0, class 1, .*, \.\.\.", finding.text)
-    (finding,) = findings({"here": {"files of pets, test": bad}})
-    assert finding.state == "wrong"
-    assert finding.text == "32 of 400 images opened, 2 cannot be read: cat/1.jpg: not an image"
-    assert "--verify" in finding.remedy
-
-
-def test_remedies_on_a_single_machine_mention_no_other_node():
-    missing = {"dataset pets, test": {"failed": "no folder pets"}, "weights": {"failed": "no such file"}}
-    for finding in findings({"here": missing}):
-        assert "node" not in finding.remedy
-    for finding in findings({"n1": missing, "n2": missing}):
-        assert "every node" in finding.remedy
-
-
-def draw_animals(folder):
-    """Write four images of each of two classes for both splits that a sweep reads."""
+def draw_animals(folder, names=("cat", "dog")):
     draws = np.random.default_rng(0)
     for split in ("val", "test"):
-        for name in ("cat", "dog"):
+        for name in names:
             (folder / split / name).mkdir(parents=True)
             for number in range(4):
                 pixels = draws.integers(0, 255, (40, 40, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
 
 
-def test_a_folder_given_as_a_dataset_is_checked(tmp_path):
-    draw_animals(tmp_path / "photos")
-    datasets = [f"mine={tmp_path / 'photos'}"]
-    spec = WorkerSpec(model="tiny", datasets=tuple(datasets), cache=str(tmp_path / "cache"), threads=1)
-    judged = {
-        finding.subject: finding for finding in findings({"here": data_readings(spec, datasets, ["val", "test"])})
-    }
-    assert judged["files of mine, test"].text == "8 of 8 images opened"
-    assert not [finding for finding in judged.values() if finding.state == "wrong"]
+def protected_cache(setup):
+    (setup.folder / "cache/tasks").mkdir(parents=True)
+    (setup.folder / "cache/tasks").chmod(0o500)
+    with without_root_rights():
+        return setup.machine()
 
 
-def test_both_splits_of_a_sweep_are_checked_and_faults_of_the_test_split_are_found(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    draw_animals(tmp_path / "animals")
-    (tmp_path / "animals.yaml").write_text("animals: {layout: folders, images: animals}\n")
-    spec = WorkerSpec(
-        model="tiny", dataset_file=str(tmp_path / "animals.yaml"), cache=str(tmp_path / "cache"), threads=1
-    )
-    sound = findings({"here": data_readings(spec, ["animals"], ["val", "test"])})
-    assert not [finding for finding in sound if finding.state == "wrong"], sound
-    subjects = {finding.subject for finding in sound}
-    assert {
-        "files of animals, val",
-        "files of animals, test",
-        "classes of animals, test",
-        "accuracy on animals, val",
-        "accuracy on animals, test",
-    } <= subjects
-    (tmp_path / "animals" / "test" / "cat" / "2.png").write_bytes(b"no image")
-    faulty = findings({"here": data_readings(spec, ["animals"], ["val", "test"])})
-    assert [finding.subject for finding in faulty if finding.state == "wrong"] == ["files of animals, test"]
-    shutil.rmtree(tmp_path / "animals" / "test")
-    missing = findings({"here": data_readings(spec, ["animals"], ["val", "test"])})
-    assert [finding.subject for finding in missing if finding.state == "wrong"] == ["dataset animals, test"]
+def file_named_like_features(setup):
+    (setup.folder / "cache").mkdir()
+    (setup.folder / "cache/features").write_text("notes")
+    return setup.machine()
 
 
-def test_a_probe_that_fails_is_a_finding_with_its_reason_and_remedy():
-    def missing():
-        raise OSError("no such disk")
-
-    readings = run_probes({"cache": missing, "memory": lambda: 5e9})
-    failed, fine = findings({"here": readings})
-    assert (failed.state, failed.text, failed.remedy) == ("wrong", "no such disk", CHECKS["cache"].remedy)
-    assert (fine.state, fine.text) == ("ok", "5.0 GB")
+def full_cache(setup):
+    with mounted(setup.folder / "disk", "size=64k") as disk:
+        setup.spec = replace(setup.spec, cache=str(disk))
+        return setup.machine()
 
 
-def test_every_requirement_of_a_sweeps_start_has_a_check():
-    assert set(REQUIRED) <= set(CHECKS)
+def little_memory(setup):
+    setup.patch.setattr(machine, "MIN_MEMORY", 1e15)
+    return setup.machine()
 
 
-def test_the_table_joins_equal_findings_and_has_remedies_below():
-    nodes = {name: {"python": "3.12.1", "memory": 5e9} for name in ("n1", "n2")}
-    nodes["n2"]["memory"] = 1e9
-    assert finding_table(findings(nodes), 2).splitlines() == [
+def old_library(setup):
+    setup.patch.setattr(machine, "versions", lambda: {"ray": "1.13.0"})
+    return setup.machine()
+
+
+def write_token(setup, text, mode):
+    (setup.folder / "token").write_text(text)
+    (setup.folder / "token").chmod(mode)
+    setup.patch.setenv("RAY_AUTH_TOKEN_PATH", str(setup.folder / "token"))
+    return setup.machine()
+
+
+def session_without_token(setup):
+    setup.patch.setenv("RAY_AUTH_MODE", "disabled")
+    return setup.machine()
+
+
+def missing_token(setup):
+    setup.patch.setenv("RAY_AUTH_TOKEN_PATH", "nowhere")
+    return setup.machine()
+
+
+def cluster_without_token(setup):
+    return machine.check_machine(setup.spec, True)
+
+
+def gpu_tool(script):
+    """Return a fault: a program called nvidia-smi that runs a script of the shell."""
+
+    def plant(setup):
+        (setup.folder / "bin").mkdir()
+        (setup.folder / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (setup.folder / "bin/nvidia-smi").chmod(0o755)
+        setup.patch.setenv("PATH", f"{setup.folder / 'bin'}:{os.environ['PATH']}")
+        setup.patch.setattr(machine, "GPU_SECONDS", 30)
+        setup.spec = replace(setup.spec, device="auto")
+        return setup.machine()
+
+    return plant
+
+
+def file_named_like_sweeps(setup):
+    (setup.folder / "sweeps").write_text("notes")
+    return setup.sweep()
+
+
+def unusable_store(setup):
+    (setup.folder / "mlflow.db").write_text("notes" * 100)
+    return setup.sweep()
+
+
+def protected_store(setup):
+    (setup.folder / "mlflow.db").touch(mode=0o444)
+    with without_root_rights():
+        return [run_check("MLflow", "name another store", partial(check_mlflow, "sqlite:///mlflow.db"))]
+
+
+def silent_server(setup):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        return [run_check("MLflow", "name another store", partial(check_mlflow, uri))]
+
+
+def missing_weights(setup):
+    setup.spec = replace(setup.spec, model="ViT-S-16-alt:nowhere.pt")
+    return setup.data()
+
+
+def weights_of_another_model(setup):
+    write_weights(setup.folder / "small.pt")
+    setup.spec = replace(setup.spec, model="ViT-B-16:small.pt")
+    return setup.data()
+
+
+def missing_folder(setup):
+    shutil.rmtree(setup.animals)
+    return setup.data()
+
+
+def unknown_dataset(setup):
+    setup.datasets = ["anmals"]
+    return setup.data()
+
+
+def missing_split(setup):
+    shutil.rmtree(setup.animals / "test")
+    return setup.data()
+
+
+def split_file(change):
+    """Return a fault: a split file of the animals that a function has changed."""
+
+    def plant(setup):
+        rows = {}
+        for split in ("val", "test"):
+            rows[split] = []
+            for label, name in enumerate(("cat", "dog")):
+                rows[split] += [[f"{split}/{name}/{number}.png", label, name] for number in range(4)]
+        change(rows)
+        (setup.folder / "split.json").write_text(json.dumps(rows))
+        setup.dataset_file("mine: {layout: split_json, images: animals, split_file: split.json}\n")
+        return setup.data()
+
+    return plant
+
+
+def damaged_image(setup):
+    (setup.animals / "test/cat/2.png").write_bytes(b"no image")
+    return setup.data()
+
+
+def skipped_image(setup):
+    setup.spec = replace(setup.spec, on_bad_image="skip")
+    return damaged_image(setup)
+
+
+def empty_class(setup):
+    shutil.rmtree(setup.animals / "test/dog")
+    return setup.data()
+
+
+def one_name_of_two_classes(setup):
+    setup.dataset_file("mine: {layout: folders, images: animals, classes: {dog: Cat}}\n")
+    return setup.data()
+
+
+def part_of_a_published_split(setup):
+    build_coop(setup.folder / "data", "pets")
+    setup.spec, setup.datasets = replace(setup.spec, data_root=str(setup.folder / "data")), ["pets"]
+    return setup.data()
+
+
+def shuffled_names(setup):
+    write_zoo(setup.folder)
+    setup.spec = replace(setup.spec, dataset_file="zoo.yaml")
+    setup.datasets, setup.overrides = ["shuffled"], ["search.split=test"]
+    return setup.data()
+
+
+def missing_prompt(setup):
+    setup.prompt = "nowhere.safetensors"
+    return setup.data()
+
+
+def long_prompt(setup):
+    setup.prompt = "word " * 71  # one class name has room after it
+    shutil.rmtree(setup.animals)
+    draw_animals(setup.animals, names=("cat", "a cat that has much longer hair than others"))
+    return setup.data()
+
+
+def overrides(*words):
+    """Return a fault: keys of the space."""
+
+    def plant(setup):
+        setup.patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        setup.overrides = list(words)
+        return setup.sweep()
+
+    return plant
+
+
+FAULTS = [  # a function that plants the fault, and the finding: subject, state, parts of its text and of its remedy
+    (old_library, "ray", "wrong", "1.13.0, but this package needs", "install ray"),
+    (protected_cache, "cache", "wrong", "cache/tasks: Permission denied", "FPP_SWEEP_CACHE"),
+    (file_named_like_features, "cache", "wrong", "cache/features: Not a directory", "FPP_SWEEP_CACHE"),
+    (full_cache, "cache", "wrong", "No space left on device", "make room"),
+    (little_memory, "memory", "wrong", "GB", "free memory"),
+    (partial(write_token, text="secret", mode=0o644), "token", "wrong", "0644", "chmod 600"),
+    (partial(write_token, text="\n", mode=0o600), "token", "wrong", "token: is empty", "write a token"),
+    (missing_token, "token", "wrong", "No such file", "RAY_AUTH_TOKEN_PATH"),
+    (session_without_token, "token", "wrong", "none", "RAY_AUTH_MODE=token"),
+    (cluster_without_token, "token", "wrong", "none", "RAY_AUTH_MODE=token"),
+    (gpu_tool("echo NVIDIA L4"), "GPUs", "wrong", "NVIDIA L4; torch sees 0", "install a driver"),
+    (gpu_tool("echo version mismatch; exit 18"), "GPUs", "wrong", "nvidia-smi: version mismatch", "install a driver"),
+    (gpu_tool("echo No devices were found; exit 6"), "GPUs", "note", "No devices were found", ""),
+    (file_named_like_sweeps, "sweeps", "wrong", "Not a directory", "--out"),
+    (unusable_store, "MLflow", "wrong", "not usable as MLflow's database", "--tracking-uri"),
+    (protected_store, "MLflow", "wrong", "Permission denied; allow this user to read and write it", ""),
+    (silent_server, "MLflow", "wrong", "start it, or give another URI", ""),
+    (missing_weights, "weights", "wrong", "nowhere.pt", "--model"),
+    (weights_of_another_model, "weights", "wrong", "small.pt", "--model"),
+    (missing_folder, "datasets", "wrong", "animals is not there", "correct the dataset's name, folder"),
+    (unknown_dataset, "datasets", "wrong", "unknown dataset 'anmals'", "correct the dataset's name"),
+    (missing_split, "dataset animals", "wrong", "has no test split", "--datasets lists what splits lack"),
+    (
+        split_file(lambda rows: rows["test"][0].__setitem__(0, "x")),
+        "dataset mine",
+        "wrong",
+        "1 of 8 images are not",
+        "",
+    ),
+    (
+        split_file(lambda rows: rows.update(test=rows["val"])),
+        "dataset mine",
+        "wrong",
+        "val and test share 8 images",
+        "",
+    ),
+    (empty_class, "dataset animals", "note", "test: 1 of 2 classes without images, such as dog", "correct the dataset"),
+    (one_name_of_two_classes, "dataset mine", "note", "several classes are called cat", "correct the dataset"),
+    (part_of_a_published_split, "dataset pets", "note", "6 images, but 3669 were published", "correct the dataset"),
+    (damaged_image, "files of animals", "wrong", "16 images opened, 1 cannot be read", "replace these files"),
+    (skipped_image, "files of animals", "note", "16 images opened, 1 cannot be read", "replace these files"),
+    (shuffled_names, "accuracy on shuffled, test", "wrong", "classified correctly", "class names belong together"),
+    (missing_prompt, "plan of the sweep", "wrong", "nowhere.safetensors", "correct the method, prompt"),
+    (long_prompt, "plan of the sweep", "wrong", "use a shorter prompt or name", "correct the method, prompt"),
+    (
+        overrides("work.gpus_per_worker=0.5"),
+        "room for workers",
+        "wrong",
+        "this machine has 0 GPUs",
+        "lower the setting",
+    ),
+    (overrides("work.device=cuda:1"), "start of the sweep", "wrong", "workers get theirs from Ray", "correct the"),
+]
+
+
+def name_of(value):
+    if callable(value):
+        return getattr(value, "__name__", "fault")
+    return None
+
+
+@pytest.mark.parametrize(("plant", "subject", "state", "text", "remedy"), FAULTS, ids=name_of)
+def test_exactly_the_planted_fault_is_found_with_its_remedy(setup, plant, subject, state, text, remedy):
+    found = plant(setup)
+    (finding,) = [finding for finding in found if finding.subject == subject]
+    assert finding.state == state, finding
+    assert text in finding.text
+    assert remedy in finding.remedy
+    others = {finding.subject for finding in found if finding.state == "wrong"} - {subject, "memory"}
+    assert not others or (subject == "MLflow" and others == {"start of the sweep"})  # which opens the store, too
+
+
+def own_images(setup):
+    return setup.sweep()
+
+
+def embedded_datasets(setup):
+    setup.datasets, setup.spec = ["scenes", "digits"], replace(setup.spec, limit=4)
+    return setup.sweep()
+
+
+def unread_image(setup):
+    """Damage an image that the limit leaves out."""
+    setup.spec = replace(setup.spec, limit=4)
+    custom = data.custom_datasets(setup.datasets, None)
+    (setup.animals / open_dataset("animals", "test", None, custom).ids[7]).write_bytes(b"no image")
+    return setup.data()
+
+
+def sweep_for_gpus(setup):
+    spec = replace(setup.spec, precisions=("tf32",), datasets=tuple(setup.datasets))
+    return data.check_data(spec, setup.datasets, ["val"])
+
+
+@pytest.mark.parametrize("plant", [own_images, embedded_datasets, unread_image, sweep_for_gpus])
+def test_a_sound_setup_gives_no_alarm_and_doctor_makes_no_folder(setup, plant):
+    found = plant(setup)
+    assert not [finding for finding in found if finding.state == "wrong" and finding.subject != "memory"]
+    assert not (setup.folder / "cache").exists()
+    assert not (setup.folder / "sweeps").exists()
+
+
+@pytest.mark.parametrize(("setting", "is_checked"), [("device=auto", True), ("gpus_per_worker=0", False)])
+def test_gpus_are_checked_only_for_a_sweep_that_may_use_them(setting, is_checked):
+    target = target_of(ROOT / "search_spaces/smoke.yaml", [f"work.{setting}"], Options())
+    subjects = {finding.subject for finding in machine.check_machine(target.worker, False)}
+    assert ("GPUs" in subjects) is is_checked
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+def test_the_sampled_images_separate_a_fitting_model_from_guessing(classes):
+    """The fitting model's accuracy lies a third of the way from guessing to 100 %."""
+    images, draws = data.images_to_tell(classes), np.random.default_rng(0)
+    share = 1 / classes
+    guessed = draws.binomial(images, share, 20_000)
+    fitting = draws.binomial(images, share + (1 - share) / 3, 20_000)
+    assert np.mean([data.looks_like_guessing(int(hits), images, classes) for hits in fitting]) <= 0.055
+    assert np.mean([data.looks_like_guessing(int(hits), images, classes) for hits in guessed]) >= 0.998
+
+
+@pytest.mark.slow  # clones the repository and runs the command there
+def test_a_fresh_checkout_gives_no_alarm(tmp_path):
+    subprocess.run(["git", "clone", "-q", ROOT, tmp_path / "clone"], check=True)
+    words = [sys.executable, "-m", "fpp_sweep.doctor", "--space", "smoke"]
+    env = environment(tmp_path) | {"PYTHONPATH": str(tmp_path / "clone")}
+    done = subprocess.run(words, cwd=tmp_path / "clone", env=env, capture_output=True, text=True, timeout=LONG)
+    wrong = [line for line in done.stdout.splitlines() if re.search(r"  wrong  ", line)]
+    assert not [line for line in wrong if "  memory  " not in line], done.stdout + done.stderr
+
+
+# --- several machines
+
+
+def test_a_value_that_differs_from_most_machines_is_wrong():
+    findings = {name: [Finding("ok", "2.9.0", must_match="2.9.0", subject="torch")] for name in ("n1", "n2", "n3")}
+    findings["n3"] = [Finding("ok", "2.10.0", must_match="2.10.0", subject="torch")]
+    findings["n1"].append(Finding("wrong", "no folder", "mount it", subject="dataset pets"))
+    findings["n2"].append(Finding("ok", "8 images", must_match="a", subject="dataset pets"))
+    compared = compare_machines(findings)
+    assert [found[0].state for found in compared.values()] == ["ok", "ok", "wrong"]
+    assert [found[1].state for name, found in compared.items() if name != "n3"] == ["wrong", "ok"]
+
+
+def test_builds_of_torch_for_different_devices_match():
+    version = torch.__version__.partition("+")[0]
+    findings = {build: [machine.check_version("torch", f"{version}+{build}")] for build in ("cpu", "cu130")}
+    assert all(finding.state == "ok" for (finding,) in compare_machines(findings).values())
+
+
+def test_what_needs_action_stands_last_with_its_remedy_below():
+    python = Finding("ok", "3.12.1", subject="python")
+    findings = {"n1": [Finding("wrong", "1.0 GB", "free memory", subject="memory"), python], "n2": [python]}
+    assert finding_table(findings).splitlines() == [
         "node  what    state  found",
         "all   python  ok     3.12.1",
-        "n1    memory  ok     5.0 GB",
-        "n2    memory  wrong  1.0 GB",
-        "                     free memory, or raise the limit of the user, job or container",
+        "n1    memory  wrong  1.0 GB",
+        "                     free memory",
     ]
-
-
-def test_a_clock_is_wrong_only_beyond_the_greatest_offset():
-    assert check_clock(0.0, []).state == "ok"
-    for offset in (MAX_CLOCK_OFFSET, -MAX_CLOCK_OFFSET):
-        assert check_clock(offset, []).state == "note"
-        assert check_clock(1.01 * offset, []).state == "wrong"
-
-
-def test_classes_without_images_are_counted_and_named():
-    dataset = SimpleNamespace(classes=("cat", "dog", "eel"), labels=np.array([0, 2, 2]))
-    assert class_counts(dataset) == {"classes": 3, "empty": ["dog"]}
-
-
-# --- the cores of a container
-
-
-@pytest.fixture
-def control_group(tmp_path, monkeypatch):
-    """Return a folder for the files of this process's control group, `job` of version 2 and of version 1."""
-    groups = tmp_path / "groups"
-    groups.write_text("4:cpu,cpuacct:/job\n0::/job\n0::/step:1\n")
-    monkeypatch.setattr(control_groups, "OWN_GROUPS", groups)
-    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("files", "quotas"),
-    [
-        ({}, set()),
-        ({"job/cpu.max": "max 100000\n"}, set()),
-        ({"job/cpu.max": "150000 100000\n"}, {1.5}),
-        ({"job/cpu.max": "max 100000\n", "cpu.max": "50000 100000\n"}, {0.5}),  # of the group around it
-        ({"step:1/cpu.max": "150000 100000\n"}, {1.5}),  # the name of a group may have a colon
-        ({"cpu/job/cpu.cfs_quota_us": "-1\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, set()),
-        ({"cpu/job/cpu.cfs_quota_us": "250000\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, {2.5}),
-    ],
-)
-def test_the_quotas_of_control_groups_are_read(control_group, files, quotas):
-    for name, text in files.items():
-        (control_group / name).parent.mkdir(parents=True, exist_ok=True)
-        (control_group / name).write_text(text)
-    assert {*control_groups.cpu_quotas()} == quotas
-
-
-@pytest.mark.parametrize(("quota", "count"), [("50000", 1), ("150000", 2), ("800000", 4), ("max", 4)])
-def test_a_part_of_a_core_counts_as_a_core(control_group, monkeypatch, quota, count):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
-    (control_group / "cpu.max").write_text(f"{quota} 100000")
-    assert cores() == count
-
-
-def test_the_quota_of_a_real_control_group_counts():
-    group = Path("/sys/fs/cgroup/cpu") / f"fpp_sweep-test-{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / "cpu.cfs_quota_us").write_text("60000")
-        (group / "cpu.cfs_period_us").write_text("100000")
-    except OSError:
-        pytest.skip("needs root and control groups of version 1")
-    try:
-        program = "from fpp_sweep.spec.process import cores; print(cores())"
-        enter = f'echo $$ > {group}/tasks && exec "$0" -c "$1"'
-        done = subprocess.run(["sh", "-c", enter, sys.executable, program], capture_output=True, text=True, cwd=ROOT)
-        assert done.stdout == "1\n", done.stderr
-    finally:
-        group.rmdir()
-
-
-# --- the cluster file
 
 
 @pytest.mark.parametrize(
@@ -339,12 +478,16 @@ def test_a_cluster_file_that_cannot_be_read_is_refused_before_anything_is_checke
     assert capsys.readouterr().out == ""
 
 
-def test_nodes_of_the_cluster_file_that_have_not_joined_are_listed():
-    onprem = {"provider": {"type": "local", "head_ip": "127.0.0.2", "worker_ips": ["127.0.0.3", "127.0.0.4"]}}
-    assert missing_nodes(onprem, ["127.0.0.2", "127.0.0.4"]) == ["127.0.0.3 has not joined"]
-    cloud = {"provider": {"type": "aws"}, "available_node_types": {"head": {}, "gpu": {"min_workers": 2}}}
-    assert missing_nodes(cloud, ["a", "b"]) == ["2 of 3 nodes have joined"]
-    assert missing_nodes(cloud, ["a", "b", "c"]) == []
+def test_addresses_of_the_shipped_cluster_file_and_missing_nodes_are_listed(tmp_path):
+    assert "192.0.2.10" in check_cluster_file(read_cluster_file(ONPREM), None).text
+    (tmp_path / "own.yaml").write_text("provider: {type: local, head_ip: 127.0.0.2, worker_ips: [127.0.0.3]}\n")
+    own = read_cluster_file(tmp_path / "own.yaml")
+    assert check_cluster_file(own, ["127.0.0.2"]) == Finding("wrong", "127.0.0.3 has not joined")
+    assert check_cluster_file(own, ["127.0.0.2", "127.0.0.3"]).state == "ok"
+    (tmp_path / "cloud.yaml").write_text(
+        "provider: {type: aws}\navailable_node_types: {head: {}, gpu: {min_workers: 2}}\n"
+    )
+    assert check_cluster_file(read_cluster_file(tmp_path / "cloud.yaml"), ["a", "b"]).text == "2 of 3 nodes have joined"
 
 
 # --- real nodes
@@ -356,10 +499,8 @@ search: {trials: 1, split: test}
 work: {dataset_file: zoo.yaml, datasets: [zoo], baselines: [zero_shot], workers: 1}
 """
 FAULTY_STARTUP = """
-import os, resource, sys, time
+import os, resource, sys
 if "default_worker.py" in " ".join(sys.orig_argv):
-    real = time.time
-    time.time = lambda: real() - 600
     resource.setrlimit(resource.RLIMIT_DATA, (1_400_000_000, resource.RLIM_INFINITY))
 """
 MOUNT_FAULTS = 'mount -t tmpfs tmpfs {hidden} && mount -t tmpfs -o size=64k tmpfs {cache} && ulimit -n 512 && exec "$@"'
@@ -367,7 +508,7 @@ MOUNT_FAULTS = 'mount -t tmpfs tmpfs {hidden} && mount -t tmpfs -o size=64k tmpf
 
 def write_zoo(folder):
     """Write the embedded scenes as a user's dataset; a second dataset has its classes in another order."""
-    scenes = open_dataset("scenes", "test").head(60)
+    scenes = open_dataset("scenes", "test").head(70)
     for sample, label in zip(scenes.ids, scenes.labels, strict=True):
         file = folder / "zoo" / "test" / f"n{label:02}" / f"{sample.replace('/', '_')}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -387,7 +528,7 @@ def write_weights(path):
     torch.save(CLIP(**get_model_config("ViT-S-16-alt")).state_dict(), path)
 
 
-def write_token(path, text, mode):
+def token_environment(path, text, mode):
     path.write_text(text)
     path.chmod(mode)
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path), "RAY_USAGE_STATS_ENABLED": "0"}
@@ -425,7 +566,7 @@ def test_exactly_the_planted_faults_of_a_node_are_found(tmp_path, monkeypatch):
     monkeypatch.delenv("FPP_SWEEP_CACHE", raising=False)
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     token = secrets.token_hex(32)
-    for name, value in write_token(tmp_path / "token", token, 0o600).items():
+    for name, value in token_environment(tmp_path / "token", token, 0o600).items():
         monkeypatch.setenv(name, value)
     with tempfile.TemporaryDirectory(prefix="nodes-", ignore_cleanup_errors=True) as scratch, ExitStack() as cluster:
         scratch = Path(scratch)
@@ -441,7 +582,7 @@ def test_exactly_the_planted_faults_of_a_node_are_found(tmp_path, monkeypatch):
         faulty = {
             "PYTHONPATH": f"{tmp_path / 'faults'}{os.pathsep}{other}",
             "FPP_SWEEP_CACHE": str(cache),
-            **write_token(tmp_path / "open-token", token, 0o644),
+            **token_environment(tmp_path / "open-token", token, 0o644),
         }
         mounts = MOUNT_FAULTS.format(hidden=hidden, cache=cache)
         before = ["unshare", "--mount", "sh", "-c", mounts, "sh"]
@@ -455,11 +596,12 @@ def test_exactly_the_planted_faults_of_a_node_are_found(tmp_path, monkeypatch):
         words += "--tracking-uri", f"http://127.0.0.1:{silent.getsockname()[1]}"
         status, found, output = run_doctor(tmp_path, *words, "--datasets", "zoo", "shuffled", "hidden")
         assert status == 1
-        third = {("127.0.0.4", what) for what in ("code", "clock", "cache", "memory", "token", "dataset hidden, test")}
+        third = {("127.0.0.4", what) for what in ("code", "cache", "memory", "token", "dataset hidden")}
         assert found == third | {
             ("127.0.0.2, 127.0.0.3, 127.0.0.4", "accuracy on shuffled, test"),
             ("driver", "MLflow"),
-            ("driver", "joined"),
+            ("driver", "start of the sweep"),  # opens the store, too
+            ("driver", "cluster file"),
         }, output
         assert "127.0.0.9 has not joined" in output
         assert token not in output
@@ -476,13 +618,3 @@ def test_exactly_the_planted_faults_of_a_node_are_found(tmp_path, monkeypatch):
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: 127.0.0.4: code ")
     assert not list((tmp_path / "sweeps").glob("*"))
-
-
-def test_on_a_cluster_the_driver_has_the_readings_of_all_nodes_beside_its_own(monkeypatch):
-    nodes = {"10.0.0.2": {"python": "3.11"}}, {"room": {"workers": 2}}
-    monkeypatch.setattr("fpp_sweep.sweep.inspection._readings_on_cluster", lambda *_: nodes)
-    target = Target(worker=WorkerSpec(model="tiny"), options=Options(address="127.0.0.1:6379"))
-    readings = readings_by_machine(target, None)
-    assert list(readings) == ["driver", "10.0.0.2"]
-    assert readings["driver"]["clock"] == 0.0
-    assert readings["driver"]["room"] == {"workers": 2}

@@ -1,13 +1,16 @@
 """Settings of the driver's process that only another process can show."""
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from fpp_sweep.spec.process import MAX_ARENAS, interrupts_wait, terminable
-from tests.kit.processes import environment
+from fpp_sweep.spec import control_groups
+from fpp_sweep.spec.process import MAX_ARENAS, cores, interrupts_wait, terminable
+from tests.kit.processes import ROOT, environment
 
 THREADS = 8
 PROGRAM = """
@@ -114,3 +117,59 @@ def test_the_first_interrupt_waits_for_the_end_of_the_block(capfd, python_interr
     assert steps == numbers[:delayed]
     assert capfd.readouterr().err == "waits for Ray\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# --- the cores of a container
+
+
+@pytest.fixture
+def control_group(tmp_path, monkeypatch):
+    """Return a folder for the files of this process's control group, `job` of version 2 and of version 1."""
+    groups = tmp_path / "groups"
+    groups.write_text("4:cpu,cpuacct:/job\n0::/job\n0::/step:1\n")
+    monkeypatch.setattr(control_groups, "OWN_GROUPS", groups)
+    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("files", "quotas"),
+    [
+        ({}, set()),
+        ({"job/cpu.max": "max 100000\n"}, set()),
+        ({"job/cpu.max": "150000 100000\n"}, {1.5}),
+        ({"job/cpu.max": "max 100000\n", "cpu.max": "50000 100000\n"}, {0.5}),  # of the group around it
+        ({"step:1/cpu.max": "150000 100000\n"}, {1.5}),  # the name of a group may have a colon
+        ({"cpu/job/cpu.cfs_quota_us": "-1\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, set()),
+        ({"cpu/job/cpu.cfs_quota_us": "250000\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, {2.5}),
+    ],
+)
+def test_the_quotas_of_control_groups_are_read(control_group, files, quotas):
+    for name, text in files.items():
+        (control_group / name).parent.mkdir(parents=True, exist_ok=True)
+        (control_group / name).write_text(text)
+    assert {*control_groups.cpu_quotas()} == quotas
+
+
+@pytest.mark.parametrize(("quota", "count"), [("50000", 1), ("150000", 2), ("800000", 4), ("max", 4)])
+def test_a_part_of_a_core_counts_as_a_core(control_group, monkeypatch, quota, count):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
+    (control_group / "cpu.max").write_text(f"{quota} 100000")
+    assert cores() == count
+
+
+def test_the_quota_of_a_real_control_group_counts():
+    group = Path("/sys/fs/cgroup/cpu") / f"fpp_sweep-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_quota_us").write_text("60000")
+        (group / "cpu.cfs_period_us").write_text("100000")
+    except OSError:
+        pytest.skip("needs root and control groups of version 1")
+    try:
+        program = "from fpp_sweep.spec.process import cores; print(cores())"
+        enter = f'echo $$ > {group}/tasks && exec "$0" -c "$1"'
+        done = subprocess.run(["sh", "-c", enter, sys.executable, program], capture_output=True, text=True, cwd=ROOT)
+        assert done.stdout == "1\n", done.stderr
+    finally:
+        group.rmdir()

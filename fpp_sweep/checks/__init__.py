@@ -1,1 +1,1 @@
-"""Checks of the machines that a sweep runs on: `probes` takes readings, `checks` judges them."""
+"""Checks of the machines and datasets that a sweep uses, for `doctor`, and the entries of the cache."""

@@ -1,4 +1,4 @@
-"""Open values of a cluster file, and its nodes that have not joined."""
+"""Check of a cluster file: values of the shipped file, and nodes that have not joined."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from fpp_sweep.checks.findings import Finding
 from fpp_sweep.core.datasets.files import read_text
 from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES
@@ -49,6 +50,16 @@ def open_values(text: str) -> list[str]:
         if any(placeholder in value for placeholder in PLACEHOLDERS):
             lines.append(f"line {number}: {value}")
     return lines
+
+
+def check_cluster_file(cluster_file: ClusterFile, joined: Sequence[str] | None) -> Finding:
+    """Require own values in a cluster file, and all of its nodes among those that have joined, if they are known."""
+    problems = open_values(cluster_file.text)
+    if joined is not None:
+        problems += missing_nodes(cluster_file.values, joined)
+    if problems:
+        return Finding("wrong", "; ".join(problems))
+    return Finding("ok", "has own values")
 
 
 def missing_nodes(cluster: Mapping[str, Any], joined: Sequence[str]) -> list[str]:

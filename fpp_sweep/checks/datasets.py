@@ -6,13 +6,12 @@ import hashlib
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path, PurePosixPath
 
-from fpp_sweep.checks.checks import CHECKS
 from fpp_sweep.core.datasets import (
     DATASETS,
     SPLITS,
@@ -34,6 +33,7 @@ from fpp_sweep.spec.progress import Bar
 WIDTH = 100  # columns of a terminal, for the problems
 ONE_LINE_PER_ROW = 10_000  # columns: rows are short, and problems stand below theirs
 IMAGES_AT_ONCE = 256  # images that wait to be decoded; a queue of all of ImageNet's would fill the memory
+REMEDY_OF_SHARED = "take these images out of one of the two splits"
 HEADINGS = ("dataset", "found", "classes", *SPLITS)
 
 
@@ -45,8 +45,8 @@ class DatasetSurvey:
     spec: DatasetSpec
     splits: Mapping[str, Listing]
     problems: Mapping[str, str]  # by split
-    ignored_files: Collection[str]  # files of class folders that have no image suffix
-    is_requested: bool  # by name, or as one of the user's own datasets
+    ignored_files: Collection[str] = ()  # files of class folders that have no image suffix
+    is_requested: bool = True  # by name, or as one of the user's own datasets
 
     @property
     def is_found(self) -> bool:
@@ -70,8 +70,8 @@ class DatasetSurvey:
             presence = "yes"
         return [self.name, presence, n_classes, *counts]
 
-    def notes(self) -> Iterator[str]:
-        """Yield each problem once: of splits with their names, of the test split's size, and of a user's own data."""
+    def faults(self) -> Iterator[str]:
+        """Yield each problem of splits once, and the splits of a user's own dataset that have images in common."""
         splits_by_problem: dict[str, list[str]] = {}
         for split, problem in self.problems.items():
             splits_by_problem.setdefault(problem, []).append(split)
@@ -80,34 +80,37 @@ class DatasetSurvey:
                 yield problem
             else:
                 yield f"{', '.join(splits)}: {problem}"
+        for shared in self._shared_images():
+            yield f"{shared}; {REMEDY_OF_SHARED}"
+
+    def notes(self) -> Iterator[str]:
+        """Yield what changes results without stopping a sweep."""
         published = self.spec.test_size
         if self.is_found and published is not None and len(self.splits["test"].ids) != published:
             yield f"test: {len(self.splits['test'].ids)} images, but {published} were published"
         if self.ignored_files:
             counts = _counts_by_suffix(self.ignored_files)
             yield f"ignored files: {counts}; convert the images among them to PNG or JPEG"
-        if self.is_found:
-            test = self.splits["test"]
-            present = set(test.labels)
-            empty = [name for label, name in enumerate(test.classes) if label not in present]
+        for split, listing in self.splits.items():
+            present = set(listing.labels)
+            empty = [name for label, name in enumerate(listing.classes) if label not in present]
             if empty:
-                yield f"test: {len(empty)} of {len(test.classes)} classes without images, such as {empty[0]}"
-        for subject, problems in (("names of", self._repeated_names()), ("splits of", self._shared_images())):
-            if problems:
-                verdict = CHECKS[subject].rule(problems, ())
-                yield f"{verdict.text}; {CHECKS[subject].remedy}"
-
-    def _repeated_names(self) -> list[str]:
-        """Return the class names that a user's own dataset has twice; the classes of all splits are equal."""
-        if self.spec.group != "custom" or not self.splits:
-            return []
-        return repeated_names(next(iter(self.splits.values())).classes)
+                yield f"{split}: {len(empty)} of {len(listing.classes)} classes without images, such as {empty[0]}"
+        if self.spec.group == "custom" and self.splits:
+            names = repeated_names(next(iter(self.splits.values())).classes)  # the classes of all splits are equal
+            if names:
+                yield f"several classes are called {names[0]}; give each class its own name"
 
     def _shared_images(self) -> list[str]:
         """Return a text for each two splits of a user's own dataset that have images in common."""
         if self.spec.group != "custom":
             return []
-        return shared_images({split: listing.ids for split, listing in self.splits.items()})
+        texts = []
+        for first, second in combinations(self.splits, 2):
+            shared = sorted({*self.splits[first].ids} & {*self.splits[second].ids})
+            if shared:
+                texts.append(f"{first} and {second} share {plural(len(shared), 'image')}, such as {shared[0]}")
+        return texts
 
 
 def repeated_names(classes: Sequence[str]) -> list[str]:
@@ -116,41 +119,33 @@ def repeated_names(classes: Sequence[str]) -> list[str]:
     return [name for name, count in counts.items() if count > 1]
 
 
-def shared_images(ids_by_split: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a text for each two splits that have images in common."""
-    texts = []
-    for first, second in combinations(ids_by_split, 2):
-        shared = sorted({*ids_by_split[first]} & {*ids_by_split[second]})
-        if shared:
-            texts.append(f"{first} and {second} share {plural(len(shared), 'image')}, such as {shared[0]}")
-    return texts
-
-
 def survey_datasets(names: Sequence[str], data_root: str | None, dataset_file: str | None) -> list[DatasetSurvey]:
     """List the splits of datasets and groups; without names, of all embedded, known and user-defined datasets."""
-    root = None
     if data_root is not None:
-        root = user_path(data_root)
-        require_root(root)
+        require_root(user_path(data_root))
     custom = custom_datasets(names, dataset_file)
     specs = {**DATASETS, **custom}
     surveys = []
     for name in expand(names or ["all"], custom):
-        is_requested = bool(names) or name in custom
-        surveys.append(_survey(name, specs[name], root, is_requested=is_requested))
+        survey = survey_dataset(name, specs[name], data_root, specs[name].layout.splits)
+        surveys.append(replace(survey, is_requested=bool(names) or name in custom))
     return surveys
 
 
-def _survey(name: str, spec: DatasetSpec, root: Path | None, *, is_requested: bool) -> DatasetSurvey:
-    splits, problems = {}, {}
+def survey_dataset(name: str, spec: DatasetSpec, data_root: str | None, splits: Iterable[str]) -> DatasetSurvey:
+    """List the splits of a dataset, as far as they can be."""
+    root = None
+    if data_root is not None:
+        root = user_path(data_root)
+    listings, problems = {}, {}
     ignored: set[str] = set()
-    for split in spec.layout.splits:
+    for split in splits:
         try:
-            splits[split] = list_split(name, spec, split, root)
+            listings[split] = list_split(name, spec, split, root)
             ignored.update(spec.layout.ignored_files(root or Path(), split))
         except InputError as error:
             problems[split] = str(error).removeprefix(f"{name}: ").replace(f"{root}{os.sep}", "")
-    return DatasetSurvey(name, spec, splits, problems, ignored, is_requested)
+    return DatasetSurvey(name, spec, listings, problems, ignored)
 
 
 def _counts_by_suffix(files: Collection[str]) -> str:
@@ -166,7 +161,7 @@ def dataset_table(surveys: Sequence[DatasetSurvey], root: str | None) -> str:
     """
     datasets_by_problem: dict[str, list[str]] = {}
     for survey in surveys:
-        for problem in survey.notes():
+        for problem in [*survey.faults(), *survey.notes()]:
             datasets_by_problem.setdefault(problem, []).append(survey.name)
     table = Table.of_strings(HEADINGS, [survey.cells() for survey in surveys], text_columns=(0, 1))
     heading, *rows = to_text(table, ONE_LINE_PER_ROW).splitlines()
@@ -175,7 +170,7 @@ def dataset_table(surveys: Sequence[DatasetSurvey], root: str | None) -> str:
         lines.insert(0, f"data root: {escaped(root)}")
     for survey, row in zip(surveys, rows, strict=True):
         lines.append(row)
-        for problem in survey.notes():
+        for problem in [*survey.faults(), *survey.notes()]:
             if len(datasets_by_problem[problem]) == 1:
                 lines += _indented(problem)
     for problem, names in datasets_by_problem.items():
@@ -228,43 +223,27 @@ def copies_in_two_splits(surveys: Sequence[DatasetSurvey]) -> list[str]:
     for survey in surveys:
         if survey.spec.group != "custom":
             continue
-        ids_by_split = _ids_by_content(survey.splits)
+        ids_by_split = {split: _ids_by_content(listing) for split, listing in survey.splits.items()}
         for first, second in combinations(ids_by_split, 2):
             copies = []
-            for content, sample in ids_by_split[first].items():
-                copy = ids_by_split[second].get(content, sample)
+            for content in ids_by_split[first].keys() & ids_by_split[second].keys():
+                sample, copy = ids_by_split[first][content], ids_by_split[second][content]
                 if copy != sample:  # `dataset_table` reports one name in two splits
                     copies.append(f"{sample} and {copy}")
             if copies:
                 number = plural(len(copies), "equal image")
                 problem = f"{survey.name}: {first} and {second} hold {number}, such as {min(copies)}"
-                texts.append(f"{problem}; {CHECKS['splits of'].remedy}")
+                texts.append(f"{problem}; {REMEDY_OF_SHARED}")
     return texts
 
 
-def _ids_by_content(splits: Mapping[str, Listing]) -> dict[str, dict[str, str]]:
-    """Return the names of each split's images by the digest of their files; a file of a unique size has no copy."""
-    sizes = {split: _sizes(listing) for split, listing in splits.items()}
-    files_of_size: Counter[int] = Counter()
-    for size_by_path in sizes.values():
-        files_of_size.update(size_by_path.values())
-    ids_by_split: dict[str, dict[str, str]] = {}
-    for split, listing in splits.items():
-        ids = ids_by_split.setdefault(split, {})
-        for sample, (path, size) in zip(listing.ids, sizes[split].items(), strict=True):
-            if size and files_of_size[size] > 1:
-                with path.open("rb") as file:
-                    ids[hashlib.file_digest(file, "sha256").hexdigest()] = sample
-    return ids_by_split
-
-
-def _sizes(listing: Listing) -> dict[Path, int]:
-    """Return the size of each image's file, in the order of the images; 0 if it cannot be opened."""
+def _ids_by_content(listing: Listing) -> dict[str, str]:
+    """Return the names of a split's images by the digests of their files; damaged files are reported elsewhere."""
     assert isinstance(listing.source, FileImages)  # as all of a user's own images
-    sizes = {}
+    ids = {}
     for sample in listing.ids:
         path = listing.source.folder / sample
-        sizes[path] = 0
-        if os.access(path, os.R_OK):
-            sizes[path] = path.stat().st_size
-    return sizes
+        if os.access(path, os.R_OK) and path.stat().st_size:
+            with path.open("rb") as file:
+                ids[hashlib.file_digest(file, "sha256").hexdigest()] = sample
+    return ids

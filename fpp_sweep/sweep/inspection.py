@@ -1,21 +1,15 @@
-"""Readings of this machine, or of every node of a Ray cluster, for `doctor`."""
+"""Findings on this machine, or on every node of a Ray cluster, for `doctor`."""
 
 from __future__ import annotations
 
-import secrets
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
-from requests.utils import get_environ_proxies, select_proxy
-
-from fpp_sweep.checks import checks
-from fpp_sweep.checks.cluster_file import ClusterFile, missing_nodes, open_values, read_cluster_file
-from fpp_sweep.checks.data_probes import all_readings
+from fpp_sweep.checks.cluster_file import ClusterFile, check_cluster_file, read_cluster_file
+from fpp_sweep.checks.data import check_all
 from fpp_sweep.checks.datasets import (
     DatasetSurvey,
     copies_in_two_splits,
@@ -23,16 +17,15 @@ from fpp_sweep.checks.datasets import (
     survey_datasets,
     unreadable_images,
 )
-from fpp_sweep.checks.finding_table import finding_table
-from fpp_sweep.checks.probes import Readings, measure_disk, run_probes
-from fpp_sweep.spec.errors import InputError, escaped, problem_of_system
+from fpp_sweep.checks.findings import Finding, compare_machines, finding_table, run_check
+from fpp_sweep.checks.machine import check_disk, check_machine
+from fpp_sweep.spec.errors import escaped, problem_of_system
 from fpp_sweep.sweep.doctor_target import NamedDatasets, Target
-from fpp_sweep.sweep.node_checks import readings_of_nodes
-from fpp_sweep.sweep.start_checks import plan_reading, room_here, room_on_cluster, start_readings
+from fpp_sweep.sweep.node_checks import findings_of_nodes
+from fpp_sweep.sweep.start_checks import check_plan_of, room_finding, start_finding
 from fpp_sweep.tracking.stores import check_address, is_server, open_store, server_version, sqlite_file
 from fpp_sweep.workers.session import session
 
-STATES = ("ok", "note", "wrong")  # in the order of the table: what needs action stands last
 NODE_SECONDS = 600.0  # for a node to answer: it loads the model, and classifies some images of every dataset
 
 
@@ -70,100 +63,70 @@ def print_datasets(surveys: Sequence[DatasetSurvey], data_root: str | None, *, v
 
 def print_findings(target: Target, cluster_file: ClusterFile | None) -> bool:
     """Print what was found on each machine; return whether nothing is wrong."""
-    nodes = readings_by_machine(target, cluster_file)
-    findings = checks.findings(nodes)
-    print(finding_table(sorted(findings, key=lambda finding: STATES.index(finding.state)), len(nodes)))
-    return all(finding.state != "wrong" for finding in findings)
+    findings = compare_machines(findings_by_machine(target, cluster_file))
+    print(finding_table(findings))
+    return all(finding.state != "wrong" for found in findings.values() for finding in found)
 
 
-def readings_by_machine(target: Target, cluster_file: ClusterFile | None) -> dict[str, Readings]:
-    """Return the readings of this machine, or of the driver and every node of a cluster."""
+def findings_by_machine(target: Target, cluster_file: ClusterFile | None) -> dict[str, list[Finding]]:
+    """Return what is found on this machine, or on the driver and every node of a cluster."""
+    space, worker = target.space, target.worker
+    check_plan = None
+    sweep = []
+    if space is not None:
+        check_plan = partial(check_plan_of, space)
+        sweep.append(start_finding(space, target.options))  # before the cluster is joined, as a sweep does
     if not target.options.on_cluster:
-        return {"here": _readings_here(target) | _output_readings(target) | _open_values(cluster_file)}
-    token_key = secrets.token_hex()
-    start: Readings = {}
-    if target.space is not None:
-        start = start_readings(target.space, target.options)  # before the cluster is joined, as a sweep does
-    nodes, room = _readings_on_cluster(target, token_key)
-    driver = all_readings(target.worker, token_key, (), ())
-    driver["clock"] = 0.0  # the clock of a node is read as its difference from the driver's
-    driver |= start | room | _output_readings(target) | _open_values(cluster_file)
-    if cluster_file is not None:
-        driver |= run_probes({"joined": lambda: missing_nodes(cluster_file.values, list(nodes))})
-    return {"driver": driver, **nodes}
-
-
-def _readings_here(target: Target) -> Readings:
-    """Return the readings of this machine, and of the start of the sweep on it."""
-    if target.space is None:
-        return all_readings(target.worker, None, (), ())
-    room = room_here(target.space)
-    check_sweep = partial(plan_reading, target.space)
-    readings = all_readings(target.worker, None, target.datasets, target.splits, check_sweep)
-    return readings | room | start_readings(target.space, target.options)
-
-
-def _readings_on_cluster(target: Target, token_key: str) -> tuple[dict[str, Readings], Readings]:
-    """Join the cluster; return the readings of its nodes, by address, and the reading of the room for workers."""
-    check_sweep = None
-    room: Readings = {}
+        if space is not None:
+            sweep.append(room_finding(space, on_cluster=False))
+        here = check_all(worker, target.datasets, target.splits, check_plan, False)
+        return {"here": [*here, *sweep, *_check_output(target), *_check_cluster_file(cluster_file, None)]}
     with session(target.options.address, cpus=1, verbose=False):
-        if target.space is not None:
-            check_sweep = partial(plan_reading, target.space)
-            room = room_on_cluster(target.space)
-        arguments = (target.worker, token_key, target.datasets, target.splits, check_sweep)
-        nodes = readings_of_nodes(all_readings, *arguments, seconds=NODE_SECONDS)
-    return nodes, room
+        if space is not None:
+            sweep.append(room_finding(space, on_cluster=True))
+        arguments = (worker, target.datasets, target.splits, check_plan, True)
+        nodes = findings_of_nodes(check_all, *arguments, seconds=NODE_SECONDS)
+    driver = [*check_machine(worker, True), *sweep, *_check_output(target)]
+    return {"driver": [*driver, *_check_cluster_file(cluster_file, list(nodes))], **nodes}
 
 
-def _open_values(cluster_file: ClusterFile | None) -> Readings:
+def _check_cluster_file(cluster_file: ClusterFile | None, nodes: Sequence[str] | None) -> list[Finding]:
     if cluster_file is None:
-        return {}
-    return {"cluster file": open_values(cluster_file.text)}
+        return []
+    remedy = "put your own values into these lines, and start the missing nodes"
+    return [run_check("cluster file", remedy, partial(check_cluster_file, cluster_file, nodes))]
 
 
-def _output_readings(target: Target) -> Readings:
-    """Return the readings of what the driver writes to: the folder of sweeps, and MLflow's store."""
-    probes: dict[str, Callable[[], Any]] = {}
+def _check_output(target: Target) -> list[Finding]:
+    """Check what the driver writes to: the folder of sweeps, and MLflow's store."""
+    findings = []
     if target.space is not None:
-        probes["sweeps"] = partial(measure_disk, Path(target.options.root).absolute())
+        folder = Path(target.options.root).absolute()
+        findings.append(run_check("sweeps", "make room, allow writing, or set --out", partial(check_disk, folder)))
     if target.tracking_uri:
-        probes["MLflow"] = partial(mlflow_versions, target.tracking_uri)
-    return run_probes(probes)
+        check = partial(check_mlflow, target.tracking_uri)
+        findings.append(run_check("MLflow", "name another store with --tracking-uri", check))
+    return findings
 
 
-def mlflow_versions(uri: str) -> tuple[str, str]:
-    """Return the versions of MLflow on the server and here; a database has no version.
-
-    Raise InputError for a store that cannot be used. A file is not made, and none is upgraded.
-    """
+def check_mlflow(uri: str) -> Finding:
+    """Require a store that can be used, and note another version on the server; no database is made or upgraded."""
+    ours = version("mlflow")
     file = sqlite_file(uri)
     if file is None:
-        _check_remote_store(uri)
+        open_store(uri)
     else:
         check_address(uri)
         _require_writable(file)
-    ours = version("mlflow")
     if is_server(uri):
-        return server_version(uri), ours
-    return ours, ours
-
-
-def _check_remote_store(uri: str) -> None:
-    """Raise InputError for a store that cannot be used; name the proxy through which a server was not reached."""
-    try:
-        open_store(uri)
-    except InputError as error:
-        proxy = select_proxy(uri, get_environ_proxies(uri)) if is_server(uri) else None
-        if proxy is None:
-            raise
-        host = urlsplit(uri).hostname
-        address = proxy.rpartition("@")[2]  # without a name and password
-        raise InputError(f"{uri}: not reached through the proxy {address}; add {host} to no_proxy") from error
+        server = server_version(uri)
+        if server != ours:
+            return Finding("note", f"{server}, ours {ours}", "use the same version on both sides")
+    return Finding("ok", ours)
 
 
 def _require_writable(file: Path) -> None:
-    """Raise InputError if a database's file, or the folder of its journal and lock, cannot be written; no byte changes.
+    """Raise OSError if a database's file, or the folder of its journal and lock, cannot be written; no byte changes.
 
     SQLite itself opens such a file for reading only, and says so when it writes.
     """
@@ -172,4 +135,4 @@ def _require_writable(file: Path) -> None:
         if file.exists():
             file.open("r+b").close()
     except OSError as error:
-        raise InputError(problem_of_system(OSError(error.errno, error.strerror, str(file)))) from error
+        raise OSError(problem_of_system(OSError(error.errno, error.strerror, str(file)))) from error

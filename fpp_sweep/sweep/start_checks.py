@@ -1,70 +1,58 @@
-"""The checks that a sweep makes before its first trial, as probes of `doctor`: no sweep and no Ray session starts."""
+"""The checks that a sweep makes before its first trial, for `doctor`: no sweep and no Ray session starts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from fpp_sweep.checks.probes import Readings, run_probes
-from fpp_sweep.records.records import FINAL
+from fpp_sweep.checks.findings import Finding, run_check
 from fpp_sweep.space.space import Space
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.plan import CheckedPlan, check_plan, sources_of
+from fpp_sweep.sweep.plan import check_plan, sources_of
 from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.worker_pool import machine_of_session, needs_of_workers
 from fpp_sweep.workers.needs import Resources
 from fpp_sweep.workers.session import machines_of_session
 
-ROOM = "room for workers"  # subject of a reading
-
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
 
 
-def start_readings(space: Space, options: Options) -> Readings:
-    """Return the reading of the checks that the driver makes before Ray starts."""
-
-    def check() -> str:
-        check_before_ray_start(space, options)
-        return "passed"
-
-    return run_probes({"start of the sweep": check})
+def start_finding(space: Space, options: Options) -> Finding:
+    """Check what the driver checks before Ray starts."""
+    remedy = "correct the setting or plugin that is named there: `tune` would stop there, too"
+    return run_check("start of the sweep", remedy, partial(check_start, space, options))
 
 
-def room_here(space: Space) -> Readings:
-    """Return the reading of the room for workers in a Ray session on this machine."""
-    return run_probes({ROOM: lambda: _room(space, [machine_of_session(space.work)], on_cluster=False)})
+def check_start(space: Space, options: Options) -> Finding:
+    check_before_ray_start(space, options)
+    return Finding("ok", "the settings can be used")
 
 
-def room_on_cluster(space: Space) -> Readings:
-    """Return the reading of the room for workers on the cluster that this process has joined."""
-    return run_probes({ROOM: lambda: _room(space, machines_of_session(), on_cluster=True)})
+def room_finding(space: Space, *, on_cluster: bool) -> Finding:
+    """Check the room for workers in a Ray session on this machine, or on the cluster that this process has joined."""
+    remedy = "lower the setting that is named there, or run on a larger machine or cluster"
+    return run_check("room for workers", remedy, partial(check_room, space, on_cluster=on_cluster))
 
 
-def _room(space: Space, machines: Sequence[Resources], *, on_cluster: bool) -> dict[str, Any]:
+def check_room(space: Space, *, on_cluster: bool) -> Finding:
+    machines: Sequence[Resources]
+    if on_cluster:
+        machines = machines_of_session()
+    else:
+        machines = [machine_of_session(space.work)]
     needs, note = needs_of_workers(space.work, machines, on_cluster=on_cluster)
-    return {"workers": needs.workers or needs.workers_with_room(machines), "note": note or ""}
+    if note:
+        return Finding("note", note)
+    return Finding("ok", plural(needs.workers or needs.workers_with_room(machines), "worker"))
 
 
-def plan_reading(space: Space, worker: Worker) -> dict[str, Any]:
-    """Return the reading of the checks that the workers make; raise InputError for the first that fails."""
-    checked = check_plan(space, worker)
-    return {
-        "methods": len(space.methods()),
-        "prompts": len(sources_of(space)),
-        "notes": list(checked.validation.notes),
-        "final_split": _final_split(checked, space.search.split),
-    }
-
-
-def _final_split(checked: CheckedPlan, split: str) -> str:
-    """Return the images that the search and the final stage read of the searched split, such as `val:20`.
-
-    Return an empty string if the final stage has no images but those of the search.
-    """
-    if not checked.later_plans:
-        return ""
-    ends = [images.stop for images in checked.later_plans[FINAL].ranges.values()]
-    if not ends:
-        return ""
-    return f"{split}:{max(ends)}"
+def check_plan_of(space: Space, worker: Worker) -> Finding:
+    """Check what the workers check; the error of the first check that fails ends the others."""
+    notes = check_plan(space, worker).validation.notes
+    if notes:
+        return Finding("note", "; ".join(notes))
+    n_methods, n_prompts = len(space.methods()), len(sources_of(space))
+    return Finding("ok", f"{plural(n_methods, 'method')} and {plural(n_prompts, 'prompt')} can be used")

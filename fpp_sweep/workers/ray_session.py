@@ -37,7 +37,6 @@ from fpp_sweep.workers.status import LostSession
 UNUSED_PORTS = ("metrics-agent-port", "metrics_export_port", "dashboard_agent_listen_port")
 START_SECONDS = 90.0  # for the services of a session of the driver
 OBJECT_STORE = 200 * 2**20  # bytes, of a session of the driver: prompts and predictions are small
-ReadingsOfNodes = dict[str, dict[str, Any]]  # returned values of a function, by the node's address
 _own_folders: list[tempfile.TemporaryDirectory[str]] = []  # of sessions that this process started
 
 
@@ -241,34 +240,26 @@ def share_of_machine() -> float:
 
 
 def on_every_node(
-    call: Callable[..., dict[str, Any]], *arguments: Any, env: Mapping[str, str], seconds: float
-) -> ReadingsOfNodes:
+    call: Callable[..., Any], *arguments: Any, env: Mapping[str, str], seconds: float
+) -> dict[str, Any | Exception]:
     """Return what a function returns on each node, by the node's address; wait at most that many seconds.
 
-    The function returns its node's time as `clock`, which is replaced by the difference to the time here.
+    If a node gave no answer in time, or an error, an exception with the cause takes the place of the result.
     """
     remote: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1, runtime_env={"env_vars": dict(env)})(call)
-    began = time.time()
     calls = {}
     for node in ray.nodes():
         if node["Alive"]:
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             calls[node["NodeManagerAddress"]] = remote.options(scheduling_strategy=there).remote(*arguments)
     ray.wait(list(calls.values()), num_returns=len(calls), timeout=seconds)
-    return {address: _readings_of_node(reference, began) for address, reference in sorted(calls.items())}
+    return {address: _result_of_node(reference) for address, reference in sorted(calls.items())}
 
 
-def _readings_of_node(reference: Any, began: float) -> dict[str, Any]:
-    """Return the readings of a node; if it gave none, one reading that says why.
-
-    That reading is `code` if the function raised an error on the node, and `answer` if no answer has come.
-    """
+def _result_of_node(reference: Any) -> Any:
     try:
-        readings: dict[str, Any] = ray.get(reference, timeout=0.0)
+        return ray.get(reference, timeout=0.0)
     except RayTaskError as error:  # its own text is a traceback
-        return {"code": {"failed": first_line(error.cause)}}
+        return error.cause
     except Exception as error:
-        return {"answer": {"failed": first_line(error)}}
-    # the function read the clock at some time between the call and now
-    time_here = min(max(readings["clock"], began), time.time())
-    return readings | {"clock": readings["clock"] - time_here}
+        return error

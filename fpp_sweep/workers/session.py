@@ -175,9 +175,7 @@ def gpus_of_this_machine() -> float:
 
 
 def on_every_node(
-    call: Callable[..., dict[str, Any]], *arguments: Any, env: Mapping[str, str], seconds: float
-) -> dict[str, dict[str, Any]]:
-    readings: dict[str, dict[str, Any]] = _import_ray_session().on_every_node(
-        call, *arguments, env=env, seconds=seconds
-    )
-    return readings
+    call: Callable[..., Any], *arguments: Any, env: Mapping[str, str], seconds: float
+) -> dict[str, Any | Exception]:
+    results: dict[str, Any] = _import_ray_session().on_every_node(call, *arguments, env=env, seconds=seconds)
+    return results
