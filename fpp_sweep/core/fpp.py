@@ -24,6 +24,9 @@ from fpp_sweep.core.text.packing import AttentionMask
 from fpp_sweep.core.text.pullback import Pullback
 from fpp_sweep.spec.config import Distance, FppConfig, TermDistance
 
+# share and least number of steps after which the drift tells collapsed prompts from others (studies/gate.md)
+GATE_SHARE, MIN_GATE_STEP = 0.15, 9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pretrained:
@@ -31,6 +34,7 @@ class Pretrained:
 
     context: Tensor  # (n, W)
     losses: Tensor  # (steps, 2): alignment, and the flatness term as it enters the loss
+    drift: float | None  # squared distance of text features from the anchor's at `gate_step`; None with fewer steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,13 +59,14 @@ def pretrain(
     flatness_weight: float,
     start: Tensor,
     noise: Iterator[Noise],
+    gate: float | None = None,
     on_step: Callable[[], None] = lambda: None,
 ) -> Pretrained:
     """Minimise alignment + flatness_weight * flatness from `start`, drawing one `Noise` at each step.
 
     `anchor` (n, W) is the context of the anchor prompt, whose features are the target f0. Lengths in `config` are in
-    units of the model's own embeddings (see `FppConfig.scaled`). Raises FloatingPointError as soon as the loss is not
-    finite.
+    units of the model's own embeddings (see `FppConfig.scaled`). A drift above `gate` ends the pretraining. Raises
+    FloatingPointError as soon as the loss is not finite.
     """
     with torch.no_grad():
         target = texts.features(anchor)  # f0 (K, D)
@@ -70,18 +75,37 @@ def pretrain(
     settings = LossSettings.of(config, flatness_weight)
     mask = texts.packing.attention_mask(1 + len(context))
     losses = torch.zeros(config.steps, 2)
+    drift = None
     for step in range(config.steps):
         terms, gradient = _terms_and_gradient(texts, mask, context, target, next(noise), settings)
         losses[step] = terms
-        if not torch.isfinite(losses[step].sum()):
-            align, flat = losses[step].tolist()
-            raise FloatingPointError(
-                f"pretraining step {step}: loss is not finite (alignment {align}, flatness {flat})"
-            )
+        if not torch.isfinite(terms.sum()):
+            align, flat = terms.tolist()
+            problem = f"loss is not finite (alignment {align}, flatness {flat})"
+            raise FloatingPointError(f"pretraining step {step}: {problem}")
         lr = cosine_rate(step, config.steps, config.lr, config.final_lr)
         context, state = adamw(context, gradient, state, lr=lr, weight_decay=config.weight_decay)
         on_step()
-    return Pretrained(context=context, losses=losses)
+        if step + 1 == gate_step(config.steps):
+            drift = _drift(texts, mask, context, target)
+            if gate is not None and drift > gate:
+                return Pretrained(context=context, losses=losses[: step + 1], drift=drift)
+    return Pretrained(context=context, losses=losses, drift=drift)
+
+
+def gate_step(steps: int) -> int:
+    """Return the number of steps after which the drift is measured.
+
+    >>> gate_step(10), gate_step(60), gate_step(1000)
+    (9, 9, 150)
+    """
+    return max(MIN_GATE_STEP, round(GATE_SHARE * steps))
+
+
+@torch.no_grad()
+def _drift(texts: ClassTexts, mask: AttentionMask, context: Tensor, target: Tensor) -> float:
+    """Return the mean squared distance of the classes' text features from those of the anchor prompt."""
+    return distance(texts.features(context, mask), target, "squared_l2").item()
 
 
 def cosine_rate(step: int, steps: int, first: float, final: float) -> float:

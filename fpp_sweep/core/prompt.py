@@ -17,7 +17,7 @@ from fpp_sweep.core.models.checkpoints import read_tensors
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.spec.config import is_file_name
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import user_path
+from fpp_sweep.spec.files import safetensors_metadata, user_path
 from fpp_sweep.spec.version import VERSION
 
 FORMAT = "fpp_sweep.prompt/1"
@@ -177,15 +177,9 @@ def prompt_bytes(prompt: Prompt, clip: Clip, details: Mapping[str, object]) -> b
     return data
 
 
-def origin_of(data: bytes) -> dict[str, str]:
-    """Return the metadata in the contents of a prompt's file."""
-    size = int.from_bytes(data[:8], "little")
-    return dict(json.loads(data[8 : 8 + size])["__metadata__"])
-
-
 def from_bytes(clip: Clip, data: bytes) -> Prompt:
     """Return the prompt in the contents of a file that a worker of this run wrote."""
-    return _from_tensors(load(data), origin_of(data), clip.device)
+    return _from_tensors(load(data), safetensors_metadata(data), clip.device)
 
 
 def _from_tensors(tensors: Mapping[str, Tensor], origin: Mapping[str, str], device: torch.device) -> Prompt:

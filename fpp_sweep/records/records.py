@@ -64,14 +64,15 @@ Seconds = Mapping[str, Number]  # by stage or step
 Texts = Mapping[str, str]
 TextsByName = Mapping[Name, str]
 Settings = Mapping[str, Any]
-State = Literal["waiting", "running", "stopped", "complete", "failed", "interrupted"]
+State = Literal["waiting", "running", "stopped", "collapsed", "complete", "failed", "interrupted"]
 # waiting: the trial has not begun
 # running: a process works on the trial
 # stopped: a driver ended the trial between two tasks, and it is not begun again
+# collapsed: a pretraining has a drift above `search.gate`, so that no image was adapted to
 # complete: the objectives are measured
 # failed: a task has no result
 # interrupted: the sweep ended while the trial ran; --resume begins the trial again, with cached results
-ENDED: tuple[State, ...] = ("complete", "failed", "stopped")  # not begun again
+ENDED: tuple[State, ...] = ("complete", "failed", "stopped", "collapsed")  # not begun again
 Kind = Literal["trial", "baseline"]
 IMPORTED = "imported"
 ADDED = "added"  # origin of trials that `steer` adds
@@ -79,6 +80,7 @@ REQUESTED_ORIGINS = ("point", ADDED, "code", "paper")  # origins of trials whose
 STOPPED_BY_STEER = "stopped by `steer`"  # the reason of a trial that the user has stopped
 IMPOSSIBLE = "no trial can have these settings"  # the reason of such a trial begins so
 FINAL = "final"  # among a trial's splits: the final stage, with more seeds and fresh images
+GATE = "gate"  # name of the constraint on the drift
 SEARCHED_ON_TEST = "hyperparameters were searched on the test split, as the paper's were"
 
 
@@ -172,6 +174,7 @@ class TrialRecord:
     results: Mapping[Name, SplitResult] = field(default_factory=dict)  # by split: val, final, test
     values: Sequence[Number] | None = None  # values of the objectives, in their order, on the search split
     constraints: Mapping[str, Number] = field(default_factory=dict)  # by name; holds where <= 0
+    drift: Number | None = None  # of a pretraining, the largest on the search split; see core.fpp
     attempt: Whole = 1
     seconds_without_result: Number = 0.0  # seconds that workers spent on attempts that gave no result
     generation: Whole | None = None  # generation of NSGA-II

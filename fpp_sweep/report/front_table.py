@@ -41,6 +41,7 @@ def front_table(
     splits = splits_of(info, front.compared)
     searched = values_by_setting(front.members) if settings else {}
     has_support = statistics is not None and bool(statistics.support.trials)
+    has_drift = any(record.drift for record in front.compared)
     rows: list[Row] = []
     for record in front.compared:
         cells = [Cell(record.label, mark=released_mark(record))]
@@ -50,9 +51,11 @@ def front_table(
         if statistics is not None and has_support:
             cells.append(Cell(support_text(statistics, record.name)))
         cells.append(Cell(remarks(front, record)))
+        if has_drift:
+            cells.append(Cell(drift_text(record)))
         cells += setting_cells(record, searched)
         rows.append(_row(front, record, cells, rows))
-    columns = _columns(info, splits, searched, has_support=has_support)
+    columns = _columns(info, splits, searched, has_support=has_support, has_drift=has_drift)
     return Table(title=title, columns=columns, rows=rows, notes=released_notes(front.compared))
 
 
@@ -64,7 +67,7 @@ def front_heading(front: Front) -> str:
 
 
 def _columns(
-    info: SweepInfo, splits: Sequence[str], searched: Mapping[str, Sequence[Any]], *, has_support: bool
+    info: SweepInfo, splits: Sequence[str], searched: Mapping[str, Sequence[Any]], *, has_support: bool, has_drift: bool
 ) -> list[Column]:
     columns = [Column("trial", is_text=True)]
     for split in splits:
@@ -72,6 +75,8 @@ def _columns(
     if has_support:
         columns.append(Column("support", is_text=True))
     columns.append(Column("remarks", is_text=True))
+    if has_drift:
+        columns.append(Column("drift", drop_rank=1))
     for key, values in searched.items():
         # None: a condition of the space leaves the setting out
         has_text = any(value is not None and not is_number(value) for value in values)
@@ -129,6 +134,12 @@ def support_text(statistics: SweepStatistics, name: str) -> str:
     if support.beaten_by:
         return f"{support.word}: {support.beaten_by} is ahead"
     return support.word
+
+
+def drift_text(record: TrialRecord) -> str:
+    if record.drift is None:
+        return ""
+    return f"{record.drift:.2f}"
 
 
 def remarks(front: Front, record: TrialRecord) -> str:

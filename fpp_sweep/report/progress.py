@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.records import ENDED, SweepInfo, TrialRecord
 from fpp_sweep.records.state import is_abandoned, last_change
 from fpp_sweep.records.texts import format_time, is_number
 from fpp_sweep.records.time_left import search_seconds_left
@@ -31,7 +31,7 @@ def counts_of_states(records: Sequence[TrialRecord]) -> str:
     counts = Counter(record.state for record in records if record.kind == "trial")
     finished = plural(counts["complete"], "trial")
     texts = [f"{finished} finished", f"{counts['failed']} failed", f"{counts['running']} running"]
-    for state in ("stopped", "waiting", "interrupted"):
+    for state in ("stopped", "collapsed", "waiting", "interrupted"):
         if counts[state]:
             texts.append(f"{counts[state]} {state}")
     return ", ".join(texts)
@@ -53,8 +53,7 @@ def progress_line(info: SweepInfo, records: Sequence[TrialRecord], now: float) -
 
 
 def _count_ended(trials: Sequence[TrialRecord]) -> int:
-    states = Counter(trial.state for trial in trials)
-    return states["complete"] + states["failed"] + states["stopped"]
+    return len([trial for trial in trials if trial.state in ENDED])
 
 
 def _search_seconds_left(info: SweepInfo, trials: Sequence[TrialRecord]) -> float | None:

@@ -9,7 +9,7 @@ from fpp_sweep.records.front import Front, metric_of, metrics_shown, splits_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.released_marks import released_mark, released_notes
 from fpp_sweep.records.texts import format_result, format_setting, values_by_setting
-from fpp_sweep.report.front_table import remarks, row_style, setting_cells, support_text
+from fpp_sweep.report.front_table import drift_text, remarks, row_style, setting_cells, support_text
 from fpp_sweep.report.table import Cell, Column, Row, Table, cells_of, columns_of
 
 REASON_LENGTH = 200  # characters
@@ -28,7 +28,7 @@ def trial_table(info: SweepInfo, records: Sequence[TrialRecord], statistics: Swe
     for split, metric in shown:
         columns.append(Column(metric if split == info.search_split else f"{split}/{metric}"))
     columns += columns_of(["remarks", "support"], is_text=True)
-    columns += columns_of(["state", "minutes"])
+    columns += columns_of(["drift", "state", "minutes"])
     columns.append(Column("reason", is_text=True))
     rows = []
     for record in by_merit(front, records):
@@ -36,7 +36,9 @@ def trial_table(info: SweepInfo, records: Sequence[TrialRecord], statistics: Swe
         for split, metric in shown:
             cells.append(Cell(format_result(metric, record.results.get(split), deviation=False)))
         cells += cells_of([remarks(front, record), support_text(statistics, record.name)])
-        cells += cells_of([record.state, _minutes(record), format_setting(record.reason or "")[:REASON_LENGTH]])
+        cells += cells_of(
+            [drift_text(record), record.state, _minutes(record), format_setting(record.reason or "")[:REASON_LENGTH]]
+        )
         rows.append(Row(cells, style=row_style(front, record), trial=record.name))
     return Table(columns=columns, rows=rows, name="all-trials", notes=released_notes(records))
 

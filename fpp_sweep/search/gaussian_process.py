@@ -16,7 +16,7 @@ MAX_TRIALS_WITHOUT_VALUES = 8  # trials whose settings are avoided because they 
 
 
 class GaussianProcessSampler(GPSampler):
-    """Optuna's GPSampler with four additions.
+    """Optuna's GPSampler with five additions.
 
     Settings are random until the finished trials outnumber the running ones. A model of so few trials proposes
     worse settings than chance if seeds differ as much as settings do (benchmarks/RESULTS.md, Search).
@@ -27,6 +27,9 @@ class GaussianProcessSampler(GPSampler):
 
     Until a trial keeps all constraints, Optuna looks for settings that do, and with several objectives not at running
     trials: all trials at a time would have the same settings. Avoided trials then count as bad finished ones.
+
+    Trials that collapsed before they had values count as finished ones with mean values that break the gate: the model
+    learns the gate's border from them.
 
     The model is fitted to at most MAX_FITTED_TRIALS trials: the Pareto front, and a random choice of the others.
     """
@@ -41,11 +44,16 @@ class GaussianProcessSampler(GPSampler):
         if len(completed_trials) <= len(running_trials):
             return {}  # Optuna then samples each setting at random
         without_values = []
+        collapsed = []
         for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL, TrialState.PRUNED)):
-            if search_space.keys() <= trial.params.keys():
+            if not search_space.keys() <= trial.params.keys():
+                continue
+            if _is_feasible(trial):
                 without_values.append(trial)
+            else:
+                collapsed.append(trial)
         avoided = [*without_values[-MAX_TRIALS_WITHOUT_VALUES:], *running_trials]
-        fitted = self._trials_to_fit(study, completed_trials)
+        fitted = self._trials_to_fit(study, [*completed_trials, *_as_bad_trials(collapsed, completed_trials)])
         if not any(_is_feasible(trial) for trial in fitted):
             with_all_settings = []
             for trial in avoided:
@@ -80,16 +88,19 @@ def _is_feasible(trial: FrozenTrial) -> bool:
     return all(violation <= 0 for violation in trial.constraints.values())
 
 
-def _as_bad_trials(trials: Sequence[FrozenTrial], infeasible: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """Return trials as if they had the mean values of infeasible ones, and broke each constraint by as much as any."""
-    mean_values = np.mean([trial.values for trial in infeasible], axis=0).tolist()
+def _as_bad_trials(trials: Sequence[FrozenTrial], finished: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return trials as if they had the mean values of finished ones.
+
+    A constraint without a value is broken by as much as any finished trial breaks it.
+    """
+    mean_values = np.mean([trial.values for trial in finished], axis=0).tolist()
     largest_violations = {}
-    for name in infeasible[0].constraints:
-        largest_violations[name] = max(trial.constraints[name] for trial in infeasible)
+    for name in finished[0].constraints:
+        largest_violations[name] = max(trial.constraints[name] for trial in finished)
     bad_trials = []
     for trial in trials:
         bad = create_trial(params=trial.params, distributions=trial.distributions, values=mean_values)
         for name, violation in largest_violations.items():
-            bad.set_constraint(name, violation)
+            bad.set_constraint(name, trial.constraints.get(name, violation))
         bad_trials.append(bad)
     return bad_trials

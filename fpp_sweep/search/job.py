@@ -14,7 +14,15 @@ from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
-from fpp_sweep.records.records import STOPPED_BY_STEER, SplitResult, State, TrialRecord, baseline_name, measured_value
+from fpp_sweep.records.records import (
+    GATE,
+    STOPPED_BY_STEER,
+    SplitResult,
+    State,
+    TrialRecord,
+    baseline_name,
+    measured_value,
+)
 from fpp_sweep.space.objectives import Constraint, Objective, metrics_of
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
@@ -23,7 +31,7 @@ from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.trial import Executor, run_trial
+from fpp_sweep.trial.trial import Collapsed, Executor, run_trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +45,7 @@ class TrialContext:
     objectives: tuple[Objective, ...]
     constraints: tuple[Constraint, ...]
     search_split: str
+    gate: float | None = None  # largest drift of a trial's pretrainings; baselines have no gate
     plugins: tuple[PluginFile, ...] = ()
 
 
@@ -92,6 +101,10 @@ def run_job(context: TrialContext, name: str, split: str, order: int) -> None:
     except TrialStopped as stop:
         record = ended_early(_with_worker_time(record, executor), split, "stopped", str(stop))
         outcome = str(stop)
+    except Collapsed as collapse:
+        outcome = f"collapsed, {collapse}"
+        record = ended_early(_with_worker_time(record, executor), split, "collapsed", str(collapse))
+        record = replace(record, drift=collapse.drift, constraints=_gate_violation(context, collapse.drift))
     except Exception as error:
         failure = TaskFailed.of(error)
         outcome, details = failure.reason, failure.details
@@ -106,16 +119,19 @@ def _run(context: TrialContext, record: TrialRecord, split: str, executor: Execu
     plan = context.plan
     if split in context.later_plans:
         plan = context.later_plans[split].for_config(config, context.plan.seeds)
+    if split == context.search_split and record.kind == "trial":
+        plan = replace(plan, gate=context.gate)
     result, datasets = run_trial(plan, config, split, executor, order=order)
     record = replace(record, results={**record.results, split: result})
     if record.reason_split == split:  # an earlier attempt failed
         record = replace(record, reason=None, details=None, reason_split="")
     if split == context.search_split:
         values = [measured_value(result, metric) for metric in metrics_of(context.objectives)]
+        drift = max(dataset.drift for dataset in datasets)
         constraints = {}
         if record.kind == "trial":
-            constraints = violations(context, result)
-        record = replace(record, values=values, constraints=constraints, state="complete")
+            constraints = violations(context, result) | _gate_violation(context, drift)
+        record = replace(record, values=values, constraints=constraints, drift=drift or None, state="complete")
     try:
         title = f"{record.name}, {split}: {record.config['method']}"
         write_artifacts(context.folder.artifacts(record.name), datasets, split, title)
@@ -137,6 +153,13 @@ def ended_early(record: TrialRecord, split: str, state: State, reason: str, deta
         return replace(record, reason=f"on {split}: {reason}", details=details, reason_split=split)
     finished = time.time()
     return replace(record, state=state, reason=reason, details=details, reason_split=split, finished=finished)
+
+
+def _gate_violation(context: TrialContext, drift: float) -> dict[str, float]:
+    """Return by how much a drift exceeds the gate, as a constraint; without a gate there is none."""
+    if context.gate is None:
+        return {}
+    return {GATE: drift - context.gate}
 
 
 def violations(context: TrialContext, result: SplitResult) -> dict[str, float]:

@@ -60,6 +60,7 @@ class Progress:
     finished: int = 0
     failed: int = 0
     stopped: int = 0
+    collapsed: int = 0
     durations: list[float] = field(default_factory=list)  # seconds of each finished trial
 
 
@@ -169,6 +170,7 @@ class SweepSearcher(Searcher):
         self.progress.finished = states["complete"]
         self.progress.failed = states["failed"]
         self.progress.stopped = states["stopped"]
+        self.progress.collapsed = states["collapsed"]
 
     def records(self) -> list[TrialRecord]:
         return list(self._records.values())
@@ -497,6 +499,9 @@ class SweepSearcher(Searcher):
             self.progress.durations.append((record.finished or 0) - record.started)
         elif record.state == "stopped":
             self.progress.stopped += 1
+            self._failures_in_a_row = 0
+        elif record.state == "collapsed":
+            self.progress.collapsed += 1
             self._failures_in_a_row = 0
         else:
             self.progress.failed += 1

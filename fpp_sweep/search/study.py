@@ -34,7 +34,12 @@ from fpp_sweep.spec.files import written_whole
 
 DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
 NAME_ATTRIBUTE = "name"  # user attribute of each trial of a study: the name of its record
-STATES = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "stopped": TrialState.PRUNED}
+STATES = {
+    "complete": TrialState.COMPLETE,
+    "failed": TrialState.FAIL,
+    "stopped": TrialState.PRUNED,
+    "collapsed": TrialState.PRUNED,
+}
 
 
 class Suggestion(NamedTuple):

@@ -24,7 +24,7 @@ from fpp_sweep.space.objectives import (
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
 from fpp_sweep.space.settings import check_settings
-from fpp_sweep.space.work import Sampler, Search, Work
+from fpp_sweep.space.work import EMBEDDED_GATE, Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import METHOD_AND_START, PRESETS, TrialConfig, dotted, preset, relevant
 from fpp_sweep.spec.messages import plural
@@ -309,6 +309,17 @@ class Space:
 
     # -------------------------------------------------------- points
 
+    def gate(self) -> float | None:
+        """Return the largest drift that a pretraining may have; None: trials have no gate."""
+        if self.search.evaluate_only:
+            return None
+        if self.search.gate is None and self.work.model == "tiny":
+            return EMBEDDED_GATE
+        return self.search.gate or None
+
+    def _may_pretrain(self) -> bool:
+        return "fpp" in _values_of_trials("prompt", self.searched(), self.start())
+
     def searched(self) -> tuple[Param, ...]:
         """Return the parameters; for a grid of blocks, its keys with all their values."""
         if not self.grid:
@@ -373,7 +384,7 @@ class Space:
         return points
 
     def notes(self) -> list[str]:
-        """Return lines on published points that the space does not hold, and on more trials than it has points."""
+        """Return lines on settings that have no effect, and on published points that the space does not hold."""
         lines = []
         most_points = math.prod(param.n_values for param in self.params)
         trials = self.search.trials
@@ -383,6 +394,8 @@ class Space:
                 f"search.trials is {trials}, and the space has at most {points}, so trials will repeat "
                 "settings, with the same values; lower it, or list all values as choices and set search.sampler=grid"
             )
+        if self.search.gate and not self._may_pretrain():
+            lines.append("search.gate has no effect: no trial pretrains its prompt (prompt=fpp)")
         for published in self._published():
             if published.problems:
                 lines.append(f"the {published.origin}'s settings are not tried: {'; '.join(published.problems)}")

@@ -34,6 +34,7 @@ PUBLISHED = ("paper", "code")  # publishers of settings of FPP; each is a baseli
 BASELINES = (*catalogue.COMPARED, *catalogue.PUBLISHED)
 STEERED = ("trials", "wall_clock", "concurrency")  # settings of a search that may change while it runs
 DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial gets no mark
+EMBEDDED_GATE = 0.4  # `search.gate` of the embedded model (studies/gate.md)
 MIN_SHARE = 0.01  # smallest share of a CPU or GPU; a machine's cores are hundreds of these
 NO_MAP = "none"  # in `work.posthoc`: the method's own probabilities
 MAX_PROCESSES = 1024  # or threads; more is a slip that stops a machine
@@ -124,6 +125,13 @@ def _to_none(value: Any) -> Any:
     return value
 
 
+def _to_zero(value: Any) -> Any:
+    """Return `false`, no gate, as 0."""
+    if value is False:
+        return 0.0
+    return value
+
+
 def _max_failures_schema() -> dict[str, Any]:
     return {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_INTEGER}, {"enum": ["none", None]}]}
 
@@ -149,6 +157,8 @@ MaxFailures = Annotated[Positive | None, BeforeValidator(_to_none), WithJsonSche
 Seed = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
 NotNegative = Annotated[float, Field(ge=0, le=MAX_NUMBER)]
+GATE_SCHEMA = {"anyOf": [{"type": "number", "minimum": 0}, {"enum": [False, None]}]}
+Gate = Annotated[NotNegative | None, BeforeValidator(_to_zero), WithJsonSchema(GATE_SCHEMA)]
 Above0 = Annotated[float, Field(gt=0, le=MAX_NUMBER)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS), BeforeValidator(_to_seconds), WithJsonSchema(_seconds_schema())]
 Device = Annotated[str, BeforeValidator(_check_device), WithJsonSchema({"type": "string", "pattern": f"^{_DEVICE}$"})]
@@ -189,6 +199,7 @@ class Search:
     # by metric, or metric of a dataset: a loss that does not count
     margin: Annotated[Mapping[str, NotNegative], BeforeValidator(_check_margins)] = field(default_factory=dict)
     floor: Above0 = DEFAULT_FLOOR  # points of accuracy below zero_shot without marks
+    gate: Gate = None  # largest drift of a pretraining; none: by model; false: no gate
     notify: Text | None = None  # a command that gets the state and the front at the end
 
     def __post_init__(self) -> None:

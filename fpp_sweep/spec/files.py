@@ -89,6 +89,12 @@ def read_at_most(path: Path, max_bytes: int = MAX_HANDWRITTEN_BYTES) -> bytes:
     return content
 
 
+def safetensors_metadata(data: bytes) -> dict[str, str]:
+    """Return the metadata in the contents of a safetensors file."""
+    size = int.from_bytes(data[:8], "little")
+    return dict(json.loads(data[8 : 8 + size])["__metadata__"])
+
+
 def user_path(text: str | Path) -> Path:
     """Return a path that a user wrote, with the home folder for `~`: no shell replaces it in a file or in quotes."""
     return Path(os.path.expanduser(text))

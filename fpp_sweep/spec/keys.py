@@ -92,8 +92,8 @@ def _shared_parts(kind: Kind, task: Task) -> tuple[Any, ...]:
     """Return the parts of a task that are equal in all shards of its dataset, with any optional columns."""
     parts: tuple[Any, ...] = (kind, task.config, task.dataset, task.seed, task.prompt_seed)
     if isinstance(task, EvalTask):
-        parts += (task.split,)
-    return parts
+        return (*parts, task.split)
+    return (*parts, task.gate)
 
 
 @lru_cache(MAX_KEPT)
@@ -170,7 +170,10 @@ class TaskKeys:
 
     def _deciding_parts(self, kind: Kind, task: Task) -> list[Any]:
         if isinstance(task, PretrainTask):
-            return [self._prompt(task), self._classes(task.dataset)]
+            parts = [self._prompt(task), self._classes(task.dataset)]
+            if task.gate is None:
+                return parts
+            return [*parts, task.gate]
         if kind == "adapter":
             return self._adapter(task)
         return self._evaluation(task)

@@ -23,6 +23,7 @@ class PretrainTask:
     config: TrialConfig
     dataset: str
     seed: int
+    gate: float | None = None  # the pretraining ends early if its drift is larger; see core.fpp
 
     @property
     def prompt_seed(self) -> int:
@@ -51,6 +52,7 @@ class EvalTask:
     stop: int
     columns: tuple[str, ...] = ()  # optional columns of the predictions
     pretraining_seed: int | None = None  # if it differs from the seed, which then draws the views only
+    gate: float | None = None  # gate of its pretraining
 
     @property
     def prompt_seed(self) -> int:
@@ -64,7 +66,7 @@ class EvalTask:
         """The task that learns its prompt, if the prompt is pretrained."""
         if not self.config.pretrains:
             return None
-        return PretrainTask(config=self.config, dataset=self.dataset, seed=self.prompt_seed)
+        return PretrainTask(config=self.config, dataset=self.dataset, seed=self.prompt_seed, gate=self.gate)
 
     @property
     def previous(self) -> EvalTask | None:

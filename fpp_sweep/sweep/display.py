@@ -137,6 +137,8 @@ def _counts(status: Status) -> str:
         counts.append(f"{status.failed} failed")
     if status.stopped:
         counts.append(f"{status.stopped} stopped")
+    if status.collapsed:
+        counts.append(f"{status.collapsed} collapsed")
     return ", ".join([*counts, f"{status.running} running"])
 
 

@@ -37,12 +37,13 @@ class Status:
     workers: int
     note: str  # empty if there is none
     stopped: int = 0
+    collapsed: int = 0
     baselines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # values, by name
     doing: Sequence[str] = ()  # long tasks of the workers
 
     @property
     def ended(self) -> int:
-        return self.finished + self.failed + self.stopped
+        return self.finished + self.failed + self.stopped + self.collapsed
 
 
 def live_status(searcher: SweepSearcher, scheduler: SchedulerStatus, info: SweepInfo, *, seconds: float) -> Status:
@@ -68,6 +69,7 @@ def live_status(searcher: SweepSearcher, scheduler: SchedulerStatus, info: Sweep
         workers=scheduler.workers,
         note="; ".join(notes),
         stopped=progress.stopped,
+        collapsed=progress.collapsed,
         baselines=baselines,
         doing=scheduler.doing,
     )
@@ -103,7 +105,8 @@ def seconds_left(progress: Progress, search: Search, *, spent: float) -> float |
         budget_left = search.wall_clock - spent
     trials_left = None
     if progress.total is not None:
-        trials_left = progress.total - progress.finished - progress.failed - progress.stopped
+        ended = progress.finished + progress.failed + progress.stopped + progress.collapsed
+        trials_left = progress.total - ended
     return search_seconds_left(
         trials_left=trials_left, running=len(progress.running), durations=progress.durations, budget_left=budget_left
     )

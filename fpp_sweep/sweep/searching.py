@@ -47,6 +47,7 @@ def run_search(
         objectives=space.objectives,
         constraints=space.constraints,
         search_split=space.search.split,
+        gate=space.gate(),
         plugins=options.plugins,
     )
     run_tune(searcher, context, tune_folder)

@@ -47,7 +47,7 @@ def _progress(info: SweepInfo, records: Sequence[TrialRecord]) -> str:
     progress = str(states["complete"])
     if total:
         progress += f"/{total}"
-    for state in ("failed", "stopped"):
+    for state in ("failed", "stopped", "collapsed"):
         if states[state]:
             progress += f", {states[state]} {state}"
     return progress

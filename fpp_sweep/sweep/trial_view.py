@@ -67,6 +67,8 @@ def _state_lines(record: TrialRecord) -> Iterator[str]:
         yield f"reason      {record.reason}"
     for key, value in (record.params or record.config).items():
         yield f"    {key} = {setting_text(key, value)}"
+    if record.drift is not None:
+        yield f"drift       {record.drift:.3g}"
     for name in record.broken:
         yield f"breaks      {name}, by {record.constraints[name]:.4g}"
 

@@ -54,6 +54,7 @@ STATUS = {  # MLflow has fewer states; the tag `state` has the exact one
     "waiting": "SCHEDULED",
     "running": "RUNNING",
     "stopped": "FINISHED",
+    "collapsed": "FINISHED",
     "complete": "FINISHED",
     "finished": "FINISHED",
     "failed": "FAILED",

@@ -38,6 +38,7 @@ class Plan:
     # seed -> the seed that draws the views instead; after the search, seeds draw the pretraining only
     view_seeds: Mapping[int, int] = field(default_factory=dict)
     posthoc: tuple[str, ...] = ()  # post-hoc maps
+    gate: float | None = None  # largest drift of a pretraining; a trial with a larger one has collapsed
 
     @property
     def conformal(self) -> list[str]:
@@ -110,6 +111,7 @@ class Plan:
             stop=images.stop,
             columns=columns,
             pretraining_seed=pretraining_seed,
+            gate=self.gate,
         )
         return whole.shards(self.shards)
 

@@ -74,6 +74,7 @@ def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Calla
         flatness_weight=flatness_weight(config, dataset, len(texts)),
         start=draw_start(anchor.context, fpp, torch_generator(*stream, "start")),
         noise=draw_noise(texts, len(anchor.context), fpp, torch_generator(*stream, "noise")),
+        gate=task.gate,
         on_step=on_step,
     )
     final_losses = [0.0, 0.0]
@@ -87,6 +88,8 @@ def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Calla
         "final_flatness_loss": f"{final_losses[1]:.6f}",
         "seconds": f"{perf_counter() - began:.2f}",
     }
+    if learned.drift is not None:
+        origin["drift"] = str(learned.drift)
     return Prompt(context=learned.context, origin=origin, after=anchor.after)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -21,8 +22,9 @@ from fpp_sweep.records.records import SplitResult
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import safetensors_metadata
 from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
-from fpp_sweep.spec.tasks import EvalTask, Task
+from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 from fpp_sweep.spec.validation import MAX_NUMBER
 from fpp_sweep.trial.conformal import with_conformal_sets
 from fpp_sweep.trial.plan import ImageRange, Plan, Shards, flatten, largest_first, with_pretrainings
@@ -59,20 +61,43 @@ class DatasetResult:
     fits: tuple[MapFit, ...] = ()  # fits of the post-hoc maps
     fitted_on: Predictions | None = None  # predictions of the validation split, if a post-hoc map was fitted on them
 
+    @property
+    def drift(self) -> float:
+        """Drift of the pretraining; 0 for a prompt that was not pretrained."""
+        return drift_of(self.prompt)
+
+
+class Collapsed(Exception):
+    """End of a trial whose pretraining has a drift above the plan's gate."""
+
+    def __init__(self, task: Task, drift: float, gate: float) -> None:
+        super().__init__(f"{task.title}: drift {drift:.3g} above search.gate ({gate:g})")
+        self.drift = drift
+
+
+def drift_of(prompt: bytes | None) -> float:
+    """Return the drift in the metadata of a pretrained prompt; 0 if it has none."""
+    if prompt is None:
+        return 0.0
+    return float(safetensors_metadata(prompt).get("drift", 0.0))
+
 
 def run_trial(
     plan: Plan, config: TrialConfig, split: str, executor: Executor, *, order: int = 0
 ) -> tuple[SplitResult, list[DatasetResult]]:
     """Return a trial's numbers on one split, and the predictions that they are computed from.
 
-    `order` is the trial's rank among those that run: tasks of lower ranks begin first.
+    `order` is the trial's rank among those that run: tasks of lower ranks begin first. If the plan has a gate, all
+    pretrainings run before the first evaluation; raise Collapsed if one has a larger drift.
     """
     shards = plan.tasks(config, split)
-    tasks = with_pretrainings(largest_first(plan, flatten(shards.values())))
-    done = _run_tasks(tasks, executor, order)
+    done: dict[Task, TaskResult] = {}
+    if plan.gate is not None and config.pretrains:
+        done = _run_pretrainings(flatten(shards.values()), plan.gate, executor, order)
     posthoc_tasks = plan.posthoc_tasks(config, split)
-    further_tasks = [task for task in with_pretrainings(flatten(posthoc_tasks.values())) if task not in done]
-    done |= _run_tasks(further_tasks, executor, order)
+    for evaluations in (largest_first(plan, flatten(shards.values())), flatten(posthoc_tasks.values())):
+        tasks = [task for task in with_pretrainings(evaluations) if task not in done]
+        done |= _run_tasks(tasks, executor, order)
     datasets = []
     for seed in plan.seeds:
         for dataset in plan.datasets[split]:
@@ -86,6 +111,27 @@ def run_trial(
 def _run_tasks(tasks: Sequence[Task], executor: Executor, order: int) -> dict[Task, TaskResult]:
     with closing(executor.results(tasks, order)) as results:
         return dict(results)
+
+
+def _run_pretrainings(
+    evaluations: Sequence[EvalTask], gate: float, executor: Executor, order: int
+) -> dict[Task, TaskResult]:
+    """Return the results of all pretrainings; raise Collapsed at the first one that has collapsed.
+
+    The order of the tasks, and not that in which they end, decides the drift that the sampler learns.
+    """
+    tasks = [task for task in with_pretrainings(evaluations) if isinstance(task, PretrainTask)]
+    done: dict[Task, TaskResult] = {}
+    unchecked = deque(tasks)
+    with closing(executor.results(tasks, order)) as results:
+        for task, result in results:
+            done[task] = result
+            while unchecked and unchecked[0] in done:
+                first = unchecked.popleft()
+                drift = drift_of(done[first].prompt)
+                if drift > gate:
+                    raise Collapsed(first, drift, gate)
+    return done
 
 
 def _with_fits(

@@ -45,7 +45,7 @@ def test_all_trials_have_their_settings_metrics_state_and_reason():
     table = table_of(records)
     assert [column.heading for column in table.columns] == [
         "trial", "fpp.gamma2", "fpp.class_var", "prompt", "accuracy", "ece", "test/accuracy", "test/ece", "remarks",
-        "support", "state", "minutes", "reason",
+        "support", "drift", "state", "minutes", "reason",
     ]  # fmt: skip
     assert [column.heading for column in table.columns if column.is_text] == ["trial", "remarks", "support", "reason"]
     assert table.name == "all-trials"
