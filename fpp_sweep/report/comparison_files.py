@@ -10,7 +10,7 @@ from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.report.comparison import Entry, LoadedSweep, compare
 from fpp_sweep.report.comparison_view import comparison_document
 from fpp_sweep.report.document import document_to_latex, document_to_markdown, document_to_text
-from fpp_sweep.report.text_layout import output_width
+from fpp_sweep.report.text import output_width
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import printable

@@ -13,7 +13,7 @@ from fpp_sweep.report.comparison import Comparison, Entry, LoadedSweep, front_hy
 from fpp_sweep.report.document import Block, Document, Section, Text, paragraphs
 from fpp_sweep.report.formatting import counts_text, format_bounds, format_interval, format_p_value
 from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of
-from fpp_sweep.report.text_layout import cut
+from fpp_sweep.report.text import cut
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import dotted
 from fpp_sweep.spec.messages import plural

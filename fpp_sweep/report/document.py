@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fpp_sweep.report.table import Table, tex, to_latex, to_markdown, to_text
-from fpp_sweep.report.text_layout import DEFAULT_WIDTH, wrap_words
+from fpp_sweep.report.text import DEFAULT_WIDTH, wrap_words
 from fpp_sweep.spec.errors import escaped
 
 TextStyle = Literal["", "faint", "warning", "lead", "usage"]  # usage: of the page itself; not printed

@@ -30,7 +30,7 @@ from fpp_sweep.report.figures import (
     front_figures,
     with_margin,
 )
-from fpp_sweep.report.text_layout import cut
+from fpp_sweep.report.text import cut
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.palette import BLUE, GREY, RED
 

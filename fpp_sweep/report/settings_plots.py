@@ -24,7 +24,7 @@ from fpp_sweep.report.plots import (
     range_without_outliers,
     transparent,
 )
-from fpp_sweep.report.text_layout import cut
+from fpp_sweep.report.text import cut
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.palette import BLUE, GREY, INK, RED
 from fpp_sweep.statistics.block_stats import Numbers

@@ -14,24 +14,27 @@ A caller describes columns and rows once; the renderers escape what their output
 from __future__ import annotations
 
 import html
+import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from typing import Literal
 
-from fpp_sweep.report.text_layout import (
-    DEFAULT_WIDTH,
-    TextBlock,
-    TextCell,
-    TextColumn,
-    group_spans,
-    text_width,
-    wrap_words,
-)
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from fpp_sweep.report.text import DEFAULT_WIDTH, wrap_words
 from fpp_sweep.spec.errors import escaped
 
 INTERVAL_LABEL = "95 %"
 HEADS_IN_LABEL = 3  # heads that label a table without a title, for screen readers
+GAP = 2  # spaces between two columns of text
+WRAPPED_WIDTH = 20  # columns of sentences shrink to this width before anything is left out
+LONGEST_WORD = 36  # characters of a word that is not broken; two of these fit into 80 columns
 SHORT_TEXT = 16  # characters that a page does not wrap
 CellStyle = Literal["", "good", "bad", "faint"]
 RowStyle = Literal["", "best", "baseline"]
@@ -164,6 +167,20 @@ class Table:
         return [column.group for column in self.columns]
 
 
+def group_spans(groups: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield (group, start, stop) of neighbours in one group; an index without a group is alone.
+
+    >>> list(group_spans(["", "test", "test"]))
+    [('', 0, 1), ('test', 1, 3)]
+    """
+    start = 0
+    for stop in range(1, len(groups) + 1):
+        group = groups[start]
+        if stop == len(groups) or not group or groups[stop] != group:
+            yield group, start, stop
+            start = stop
+
+
 def columns_of(titles: Iterable[str], *, group: str = "", is_text: bool = False, drop_rank: int = 0) -> list[Column]:
     """Return columns that differ in their titles only.
 
@@ -192,8 +209,8 @@ def to_text(table: Table, width: int = DEFAULT_WIDTH) -> str:
     """Return the table as lines of at most `width` terminal columns.
 
     Intervals stand beside the values, below them if the table is too wide, and are left out if it still is. Then the
-    columns with a `drop_rank` are left out. A table that is still too wide is continued in further blocks, each with
-    the first column. Words and numbers are never broken, and a note names what is left out.
+    columns with a `drop_rank` are left out. A table that is still too wide is continued below itself, with the first
+    column again. A note names what is left out.
 
     >>> table = Table(
     ...     columns=[Column("trial", is_text=True), Column("accuracy"), Column("minutes", drop_rank=1)],
@@ -212,105 +229,132 @@ def to_text(table: Table, width: int = DEFAULT_WIDTH) -> str:
     if table.title:
         lines += wrap_words(escaped(table.title), width)
     if table.rows:
-        block, left_out = _fitting_block(table, width)
-        for index, part in enumerate(block.split(width)):
-            if index > 0:
-                lines.append("")
-            lines += part.lines(width)
-        if left_out:
-            lines += wrap_words(f"not shown: {', '.join(left_out)}", width, indent=2)
+        lines += _fitting_lines(table, width)
     for note in table.notes:
         lines += wrap_words(escaped(note), width, indent=2)
     return "\n".join(lines)
 
 
-def _fitting_block(table: Table, width: int) -> tuple[TextBlock, list[str]]:
-    """Return the widest layout that fits, or else the narrowest one, and the headings of what it leaves out."""
-    columns = list(range(len(table.columns)))
-    for placement in _placements(table):
-        block = _text_block(table, columns, placement)
-        if block.fits(width):
+def _fitting_lines(table: Table, width: int) -> Iterator[str]:
+    """Yield the lines of the widest layout that fits, or else of the narrowest one, and what it leaves out."""
+    placements = PLACEMENTS
+    if not any(row.has_interval for row in table.rows):
+        placements = PLACEMENTS[:1]
+    for placement in placements:
+        columns = _text_columns(table, placement)
+        if _least_width(columns) <= width:
             break
     left_out = []
-    if placement == "hidden":  # only a table with intervals is narrower without them
+    if placement == "hidden":
         left_out.append("intervals")
-    while not block.fits(width):
-        least_important = max(columns, key=lambda index: (table.columns[index].drop_rank, index))
-        if table.columns[least_important].drop_rank == 0:
-            break
-        columns.remove(least_important)
-        block = _text_block(table, columns, placement)
-    for index, column in enumerate(table.columns):
-        if index not in columns:
-            left_out.append(column.heading)
-    return block, left_out
+    droppable = [text_column for text_column in columns if text_column.column.drop_rank]
+    droppable.sort(key=lambda text_column: text_column.column.drop_rank)
+    while droppable and _least_width(columns) > width:
+        columns.remove(droppable[-1])
+        left_out.append(droppable.pop().column.heading)
+    shown: list[_TextColumn] = []
+    for column in columns:
+        if len(shown) > 1 and _least_width([*shown, column]) > width:
+            yield from _grid_lines(shown, width)
+            yield ""
+            shown = columns[:1]
+        shown.append(column)
+    yield from _grid_lines(shown, width)
+    if left_out:
+        yield from wrap_words(escaped(f"not shown: {', '.join(left_out)}"), width, indent=2)
 
 
-def _placements(table: Table) -> Sequence[IntervalPlacement]:
+@dataclass(frozen=True, eq=False)
+class _TextColumn:
+    """A column of a table as it is printed."""
+
+    column: Column
+    texts: Sequence[str]  # the headings of group and column, values, and lines below these
+
+    @cached_property
+    def natural_width(self) -> int:
+        return max(cell_len(text) for text in self.texts)
+
+    @property
+    def aligned(self) -> Iterator[str]:
+        """The texts; numbers keep the room of the marks behind them, which rich would strip."""
+        for text in self.texts:
+            if self.column.is_text:
+                yield text.rstrip()
+            else:
+                yield " " * (self.natural_width - cell_len(text)) + text
+
+    @cached_property
+    def least_width(self) -> int:
+        """The width below which a number or a word would be broken."""
+        if not self.column.is_text:
+            return self.natural_width
+        words = " ".join(self.texts).split()
+        longest = max([cell_len(word) for word in words], default=0)
+        return max(min(self.natural_width, WRAPPED_WIDTH), min(longest, LONGEST_WORD))
+
+
+def _text_columns(table: Table, placement: IntervalPlacement) -> list[_TextColumn]:
+    rows: list[list[str]] = []
+    sizes = _sizes(table)
     for row in table.rows:
-        if row.has_interval:
-            return PLACEMENTS
-    return PLACEMENTS[:1]
-
-
-def _text_block(table: Table, columns: Sequence[int], placement: IntervalPlacement) -> TextBlock:
-    text_columns = []
-    for index in columns:
-        column = table.columns[index]
-        cells = [row.cells[index] for row in table.rows]
-        values = _text_values(cells, placement) if column.is_text else _number_values(cells, placement)
-        text_cells = []
-        for row, value in zip(table.rows, values, strict=True):
-            text_cells.append(TextCell(value, _lines_below(row, index, placement)))
-        text_columns.append(TextColumn(escaped(column.title), escaped(column.group), column.is_text, text_cells))
-    separated_rows = set()
-    for index, row in enumerate(table.rows):
         if row.starts_group:
-            separated_rows.add(index)
-    return TextBlock(text_columns, frozenset(separated_rows))
+            rows.append([""] * len(table.columns))
+        values = []
+        for cell, (mark, interval) in zip(row.cells, sizes, strict=True):
+            value = escaped(cell.text) + escaped(cell.mark).ljust(mark)  # values stand below each other
+            if placement == "beside" and interval:
+                value += " " + escaped(cell.interval).rjust(interval)
+            values.append(value)
+        rows.append(values)
+        if placement == "below" and row.has_interval:
+            rows.append([f"  {INTERVAL_LABEL}", *[escaped(cell.interval) for cell in row.cells[1:]]])
+        for line in islice(_plain_lines(row), 1, None):  # the lines below the values
+            rows.append([escaped(text) for text in line])
+    columns = []
+    for index, column in enumerate(table.columns):
+        texts = [text_row[index] for text_row in rows]
+        columns.append(_TextColumn(column, [escaped(column.group), escaped(column.title), *texts]))
+    return columns
 
 
-def _text_values(cells: Sequence[Cell], placement: IntervalPlacement) -> list[str]:
-    values = []
-    for cell in cells:
-        value = cell.line if placement == "beside" else cell.text + cell.mark
-        values.append(escaped(value))
-    return values
+def _sizes(table: Table) -> list[tuple[int, int]]:
+    """Return the longest mark and interval of each column."""
+    sizes = []
+    for index in range(len(table.columns)):
+        cells = [row.cells[index] for row in table.rows]
+        marks = [len(escaped(cell.mark)) for cell in cells]
+        sizes.append((max(marks), max(len(escaped(cell.interval)) for cell in cells)))
+    return sizes
 
 
-def _number_values(cells: Sequence[Cell], placement: IntervalPlacement) -> list[str]:
-    """Return the values of a column of numbers, padded so that digits, marks and intervals stand below each other."""
-    text_size = mark_size = interval_size = 0
-    for cell in cells:
-        text_size = max(text_size, text_width(escaped(cell.text)))
-        mark_size = max(mark_size, text_width(escaped(cell.mark)))
-        interval_size = max(interval_size, text_width(escaped(cell.interval)))
-    values = []
-    for cell in cells:
-        value = escaped(cell.text).rjust(text_size) + escaped(cell.mark).ljust(mark_size)
-        if placement == "beside" and interval_size:
-            value += " " + escaped(cell.interval).rjust(interval_size)
-        values.append(value)
-    return values
+def _least_width(columns: Sequence[_TextColumn]) -> int:
+    return sum(column.least_width + GAP for column in columns) - GAP
 
 
-def _lines_below(row: Row, index: int, placement: IntervalPlacement) -> list[str]:
-    """Return what a row's cell has below its value; the first cell holds the labels."""
-    has_intervals = placement == "below" and row.has_interval
-    lines = []
-    if index == 0:
-        if has_intervals:
-            lines.append(f"  {INTERVAL_LABEL}")
-        for label in row.labels:
-            lines.append(escaped(f"  {label}"))
-    else:
-        if has_intervals:
-            lines.append(escaped(row.cells[index].interval))
-        for label in row.labels:
-            lines.append(escaped(row.cells[index].below.get(label, "")))
-    if not any(lines):
-        return []
-    return lines
+def _grid_lines(columns: Sequence[_TextColumn], width: int) -> Iterator[str]:
+    """Yield the lines of columns beside each other; text columns grow as far as there is room."""
+    widths = [column.least_width for column in columns]
+    room = width - _least_width(columns)
+    for index, column in enumerate(columns):
+        growth = max(0, min(room, column.natural_width - widths[index]))
+        widths[index] += growth
+        room -= growth
+    while room < 0 and max(widths) > 1:  # even the narrowest layout is too wide: words are broken
+        widths[widths.index(max(widths))] -= 1
+        room += 1
+    grid = Grid(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=False)
+    for column_width in widths:
+        grid.add_column(width=column_width, overflow="fold")
+    for texts in zip(*[column.aligned for column in columns], strict=True):
+        grid.add_row(*map(Text, texts))
+    console = Console(file=io.StringIO(), width=max(width, sum(widths)), color_system=None, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(grid)
+    groups, *lines = [line.rstrip() for line in capture.get().splitlines()]
+    if groups:
+        yield groups
+    yield from lines
 
 
 # --- HTML ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from fpp_sweep.report.document import (
     paragraphs,
 )
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
-from fpp_sweep.report.text_layout import DEFAULT_WIDTH
+from fpp_sweep.report.text import DEFAULT_WIDTH
 from fpp_sweep.reproduce.cells import ResultCell
 from fpp_sweep.reproduce.claims import DOES_NOT_HOLD, HOLDS, judge_claims
 from fpp_sweep.reproduce.experiments import STAGES, ExperimentColumn, ExperimentRow

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.report.text_layout import labelled_lines
+from fpp_sweep.report.text import labelled_lines
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import plural

@@ -8,7 +8,7 @@ from pathlib import Path
 from fpp_sweep.cli.names import sweeps_below
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.state import time_since_change
-from fpp_sweep.report.text_layout import output_width
+from fpp_sweep.report.text import output_width
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.sweep.heading import heading

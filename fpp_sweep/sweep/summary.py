@@ -14,7 +14,7 @@ from fpp_sweep.records.state import state_text
 from fpp_sweep.records.texts import format_values
 from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.results_file import write_results
-from fpp_sweep.report.text_layout import labelled_lines, output_width, wrap_words
+from fpp_sweep.report.text import labelled_lines, output_width, wrap_words
 from fpp_sweep.spec.messages import plural, printable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.failures import failure_lines

@@ -4,12 +4,12 @@ import re
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 
 from fpp_sweep.records.answer import sentence_of, statistics_of
 from fpp_sweep.report.answer_section import answer_sections, difference_table, settings_table
 from fpp_sweep.report.html import blocks_to_html
 from fpp_sweep.report.table import Table, to_text
-from fpp_sweep.report.text_layout import text_width
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import trial
@@ -73,7 +73,7 @@ def test_the_answer_fits_the_terminal(statistics, width):
     (section,) = answer_sections(statistics)
     for block in section.blocks:
         if isinstance(block, Table):
-            assert max(text_width(line) for line in to_text(block, width).splitlines()) <= width
+            assert max(cell_len(line) for line in to_text(block, width).splitlines()) <= width
 
 
 def test_the_page_has_the_sentence_the_table_and_the_settings(statistics):

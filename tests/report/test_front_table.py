@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 
 from fpp_sweep.records.answer import statistics_of, statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.front_table import dataset_table, front_table, setting_cells
 from fpp_sweep.report.table import to_html, to_text
-from fpp_sweep.report.text_layout import text_width
 from fpp_sweep.report.trial_table import trial_table
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
@@ -55,7 +55,7 @@ def test_a_single_trial_has_neither_marks_nor_support(tmp_path):
 def test_a_front_with_many_settings_fits_the_terminal(width):
     front = front_of(sweep_info(), [*all_baselines(), *searched_trials()])
     text = to_text(front_table(sweep_info(), front), width)
-    assert max(text_width(line) for line in text.splitlines()) <= width
+    assert max(cell_len(line) for line in text.splitlines()) <= width
     assert all(member.name in text for member in front.members)
     assert ("fpp.draws" in text.splitlines()[1]) == (width == 200)
     assert ("not shown: " in text) == (width < 200)
