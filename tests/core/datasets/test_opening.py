@@ -59,7 +59,7 @@ def test_an_unknown_split_or_dataset_and_a_group_are_refused(tmp_path: Path) -> 
         open_dataset("digits", "tset")
     with pytest.raises(InputError, match="unknown dataset 'digit', did you mean 'digits'"):
         open_dataset("digit", "test")
-    with pytest.raises(InputError, match="'tiny' means 5 datasets, expected one"):
+    with pytest.raises(InputError, match="'tiny' means 3 datasets, expected one"):
         open_dataset("tiny", "test")
 
 
