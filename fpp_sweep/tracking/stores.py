@@ -195,7 +195,7 @@ def _check_server(uri: str) -> None:
 
 def _unusable(uri: str, error: Exception) -> InputError:
     advice = f"start it, or give another URI, such as {DEFAULT_URI}"
-    if "401" in str(error) or "403" in str(error):
+    if re.search(r"\b(401|403)\b", str(error)):  # a status, not digits of a port
         advice = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
     elif not is_server(uri):
         advice = "follow MLflow's advice, or give another database"
