@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.harness import Ratio, Spent, Spread, check_equal, finish, measure, now, parse, rounds
 from benchmarks.world import LOGIT_SCALE, SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
 from fpp_sweep.cli.command import Parser, run
-from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, FirstGradient
+from fpp_sweep.core.methods.gradients import ByBackward, ByJacobian, FirstGradient
 from fpp_sweep.core.methods.penalties import orthogonality
 from fpp_sweep.core.methods.tpt import Tpt, TptState
 from fpp_sweep.spec.config import AdaptConfig
@@ -84,7 +84,7 @@ def measure_classes(args: Any, classes: int) -> dict[str, Any]:
     print(f"K = {classes} ({dataset}): {tokens} tokens, {batch} images at once", flush=True)
     with torch.no_grad():
         once, jacobian = build_jacobian(world, whole, args.device)
-        pulling = ByPullback(world.texts, world.context)
+        pulling = ByBackward(world.texts, world.context)
     naive_classes = min(classes, args.naive_up_to)
     check(world, pulling, jacobian if whole else None, naive_classes, args)
     tpt = Tpt(adapt=AdaptConfig())

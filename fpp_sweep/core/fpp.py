@@ -20,8 +20,6 @@ from torch import Tensor
 from fpp_sweep.core.compute.precision import loss_scale
 from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.text.classes import ClassTexts, Noise
-from fpp_sweep.core.text.packing import AttentionMask
-from fpp_sweep.core.text.pullback import Pullback
 from fpp_sweep.spec.config import Distance, FppConfig, TermDistance
 
 # share and least number of steps after which the drift tells collapsed prompts from others (studies/gate.md)
@@ -73,11 +71,10 @@ def pretrain(
     context = start.clone()
     state: AdamState | None = None
     settings = LossSettings.of(config, flatness_weight)
-    mask = texts.packing.attention_mask(1 + len(context))
     losses = torch.zeros(config.steps, 2)
     drift = None
     for step in range(config.steps):
-        terms, gradient = _terms_and_gradient(texts, mask, context, target, next(noise), settings)
+        terms, gradient = _terms_and_gradient(texts, context, target, next(noise), settings)
         losses[step] = terms
         if not torch.isfinite(terms.sum()):
             align, flat = terms.tolist()
@@ -87,7 +84,7 @@ def pretrain(
         context, state = adamw(context, gradient, state, lr=lr, weight_decay=config.weight_decay)
         on_step()
         if step + 1 == gate_step(config.steps):
-            drift = _drift(texts, mask, context, target)
+            drift = _drift(texts, context, target)
             if gate is not None and drift > gate:
                 return Pretrained(context=context, losses=losses[: step + 1], drift=drift)
     return Pretrained(context=context, losses=losses, drift=drift)
@@ -103,9 +100,9 @@ def gate_step(steps: int) -> int:
 
 
 @torch.no_grad()
-def _drift(texts: ClassTexts, mask: AttentionMask, context: Tensor, target: Tensor) -> float:
+def _drift(texts: ClassTexts, context: Tensor, target: Tensor) -> float:
     """Return the mean squared distance of the classes' text features from those of the anchor prompt."""
-    return distance(texts.features(context, mask), target, "squared_l2").item()
+    return distance(texts.features(context), target, "squared_l2").item()
 
 
 def cosine_rate(step: int, steps: int, first: float, final: float) -> float:
@@ -118,62 +115,18 @@ def cosine_rate(step: int, steps: int, first: float, final: float) -> float:
 
 
 def _terms_and_gradient(
-    texts: ClassTexts, mask: AttentionMask, context: Tensor, target: Tensor, noise: Noise, settings: LossSettings
+    texts: ClassTexts, context: Tensor, target: Tensor, noise: Noise, settings: LossSettings
 ) -> tuple[Tensor, Tensor]:
-    """Return the two terms of the loss (2,) at a context (n, W), and the gradient (n, W) of their sum there.
-
-    Where a gradient flows through the noisy features, autograd takes all of it. Otherwise the noisy features are
-    constants. Autograd then goes as far as the clean features, and the hand-written pullback from there to the context.
-    """
-    if settings.flat != "none" and settings.detach != "noisy":
-
-        def terms_at(context: Tensor) -> Tensor:
-            clean, noisy = texts.features(context, mask), texts.noisy_features(context, noise, mask)
-            return _loss_terms(clean, noisy, target, settings)
-
-        return _with_gradient(terms_at, context)
-    with torch.no_grad():
-        if settings.flat == "none":
-            pullback, noisy = _clean(texts, mask, context), None
-        else:
-            pullback, noisy = _clean_and_noisy(texts, mask, context, noise)
-
-    def terms_of(clean: Tensor) -> Tensor:
-        return _loss_terms(clean, noisy, target, settings)
-
-    terms, by_features = _with_gradient(terms_of, pullback.features[0])  # (2,), (K, D)
-    with torch.no_grad():
-        context_rows = torch.arange(1, 1 + len(context), device=context.device)  # row 0 is SOS
-        return terms, pullback(by_features[None], context_rows)[0]
-
-
-def _with_gradient(terms_at: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the terms at a point, and the gradient of their sum there."""
-    scale = loss_scale(point.device)
-    point = point.detach().requires_grad_()
-    terms = terms_at(point)
-    (gradient,) = torch.autograd.grad(scale * terms.sum(), point)
+    """Return the two terms of the loss (2,) at a context (n, W), and the gradient (n, W) of their sum there."""
+    context = context.detach().requires_grad_()
+    clean, noisy = texts.features(context), None
+    if settings.flat != "none":
+        with torch.set_grad_enabled(settings.detach != "noisy"):
+            noisy = texts.noisy_features(context, noise)
+    terms = _loss_terms(clean, noisy, target, settings)
+    scale = loss_scale(context.device)
+    (gradient,) = torch.autograd.grad(scale * terms.sum(), context)
     return terms.detach(), gradient / scale
-
-
-def _clean(texts: ClassTexts, mask: AttentionMask, context: Tensor) -> Pullback:
-    """Return the clean features with their backward pass."""
-    return Pullback(texts.tower, texts.prefix(context[None]), texts.nodes[None], texts.packing, mask)
-
-
-def _clean_and_noisy(texts: ClassTexts, mask: AttentionMask, context: Tensor, noise: Noise) -> tuple[Pullback, Tensor]:
-    """Return the clean features with their backward pass, and the noisy features (J, K, D).
-
-    Both go through the tower together if the noise is shared by the classes and they fit into one batch.
-    """
-    draws, classes = noise.sos.shape[:2]
-    if classes > 1 or draws >= texts.contexts_per_batch():
-        return _clean(texts, mask, context), texts.noisy_features(context, noise, mask)
-    noisy_prefix, noisy_nodes = texts.perturb(context, noise)
-    prefix = torch.cat([texts.prefix(context[None]), noisy_prefix])
-    nodes = torch.cat([texts.nodes[None], noisy_nodes])
-    pullback = Pullback(texts.tower, prefix, nodes, texts.packing, mask)
-    return pullback, pullback.features[1:]
 
 
 def _loss_terms(clean: Tensor, noisy: Tensor | None, target: Tensor, settings: LossSettings) -> Tensor:

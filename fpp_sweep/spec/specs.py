@@ -56,7 +56,7 @@ class WorkerSpec:
     device: str = "auto"
     threads: int = 1  # number of torch's threads
     device_share: float = 1.0  # share of the device's memory
-    machine_share: float = 1.0  # share of the machine's cores and memory beside a GPU
+    machine_share: float = 1.0  # share of the machine's cores beside a GPU
     precisions: tuple[StagePrecision, ...] = ()  # trials will need them; a worker that lacks one does not start
     plugins: tuple[PluginFile, ...] = ()
     folder: str | None = None  # the folder that relative paths start from

@@ -47,7 +47,7 @@ class WorkerModel:
             clip = load(self._spec.model, str(self.device))
         except RuntimeError as error:
             raise explain_out_of_memory(error, self.device) from error
-        memory = MemoryBudget.available(self.device, self._spec.device_share, self._spec.machine_share)
+        memory = MemoryBudget.available(self.device, self._spec.device_share)
         clip = replace(clip, text=replace(clip.text, memory=memory))
         self._load_seconds = perf_counter() - began
         return clip

@@ -16,7 +16,7 @@ from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.fpp import draw_noise, pretrain
 from fpp_sweep.core.images.features import tower_bytes_per_view
 from fpp_sweep.core.methods import TextModel, build_method
-from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
+from fpp_sweep.core.methods.gradients import ByBackward, ByJacobian
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.spec.config import FppConfig, TrialConfig, preset
@@ -130,7 +130,7 @@ def test_penalties_alone_stay_in_float32_as_in_the_released_code(make_worker, tm
 
 
 @pytest.mark.parametrize("size", [1e-9, 1e-6, 1e3])  # size of gradients; fp16's numbers reach from 6e-8 to 65504
-@pytest.mark.parametrize("form", [ByPullback, ByJacobian])
+@pytest.mark.parametrize("form", [ByBackward, ByJacobian])
 def test_both_forms_of_the_first_gradient_are_near_float64(form, size):
     pair = twins()
     texts, context = pair.texts, pair.context

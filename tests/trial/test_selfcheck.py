@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fpp_sweep import doctor
-from fpp_sweep.core.methods.gradients import jacobian_pays
+from fpp_sweep.core.methods.gradients import ByJacobian, first_gradient
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import open_prompt
@@ -94,5 +94,8 @@ def test_errors_and_numbers_that_are_not_finite_fail(reference):
 def test_both_forms_of_the_first_gradient_are_compared(inputs, reference):
     prompt = open_prompt(reference, inputs.config.anchor_prompt)
     texts = prompt_model(reference, prompt, inputs.few_classes).texts
-    pays = [jacobian_pays(texts, prompt.context, samples) for samples in (8, len(inputs.few_classes))]
+    pays = [
+        isinstance(first_gradient(texts, prompt.context, samples), ByJacobian)
+        for samples in (8, len(inputs.few_classes))
+    ]
     assert pays == [False, True]

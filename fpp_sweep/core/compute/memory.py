@@ -33,24 +33,22 @@ UNIT_BYTES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """Bytes that a process may use beside its model: on its device, and on the machine that feeds a GPU."""
+    """Bytes of its device that a process may use beside its model."""
 
     device: float = math.inf
-    host: float = 0.0
 
     @classmethod
-    def available(cls, device: torch.device, share: float, machine_share: float = 1.0) -> MemoryBudget:
+    def available(cls, device: torch.device, share: float) -> MemoryBudget:
         """Return the free memory, at most `share` of the total, so that processes that share a device get equal parts.
 
-        `machine_share` is the share of the machine's memory beside a GPU. Call this after the model is loaded. A GPU
-        then gives this process no more than its share.
+        Call this after the model is loaded. A GPU then gives this process no more than its share.
         """
-        free, total = memory()
         if device.type != "cuda":
+            free, total = memory()
             return cls(device=min(free, share * total))
         if share < 1:
             torch.cuda.set_per_process_memory_fraction(share, _gpu_number(device))
-        return cls(device=free_bytes(device), host=min(free, machine_share * total))
+        return cls(device=free_bytes(device))
 
     def batch_size(self, largest: int, bytes_per_row: float) -> int:
         """Return the number of rows that fit in one batch: `largest`, halved until the batch fits.

@@ -56,8 +56,7 @@ class TextModel:
 
     def features(self, context: Tensor) -> Tensor:
         """Return text features (*B, K, D) of contexts (*B, n, W)."""
-        mask = self.texts.packing.attention_mask(1 + context.shape[-2])
-        return self.texts.features(context, mask)
+        return self.texts.features(context)
 
     def logits(self, views: Tensor, features: Tensor) -> Tensor:
         """Views (*B, V, D) against text features (*B, K, D) or (K, D) -> logits (*B, V, K)."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.text.packing import AttentionMask, Packing
+from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
 from fpp_sweep.spec.errors import InputError
 
@@ -90,57 +90,65 @@ class ClassTexts:
                 f"but the model has {self.tower.positions}; use a shorter prompt or name"
             )
 
-    def features(self, context: Tensor, mask: AttentionMask | None = None) -> Tensor:
+    def features(self, context: Tensor) -> Tensor:
         """Return unit text features (*B, K, D) of contexts (*B, n, W)."""
         flat = context.reshape(-1, *context.shape[-2:])
-        features = self.tower.features(self.prefix(flat), self.nodes[None], self.packing, mask)
+        features = self.tower.features(self._prefix(flat), self.nodes[None], self.packing)
         return features.view(*context.shape[:-2], *features.shape[1:])
 
     def contexts_per_batch(self) -> int:
         """Return the number of contexts whose features to compute at a time."""
         return max(1, self.tower.positions_per_batch() // len(self.packing))
 
-    def prefix(self, context: Tensor) -> Tensor:
+    def _prefix(self, context: Tensor) -> Tensor:
         """Put SOS in front of contexts: (B, n, W) -> (B, 1 + n, W)."""
         return torch.cat([self.sos.expand(len(context), 1, -1), context], dim=1)
 
-    def noisy_features(self, context: Tensor, noise: Noise, mask: AttentionMask | None = None) -> Tensor:
+    def features_of_own(self, contexts: Tensor) -> Tensor:
+        """Return unit text features (J, K, D) where each class has a context of its own, from contexts (J, K, n, W)."""
+        sos = self.sos.expand(*contexts.shape[:2], 1, -1)
+        return self._features_of_texts(torch.cat([sos, contexts], dim=2), self.packing.to_tokens(self.nodes[None]))
+
+    def noisy_features(self, context: Tensor, noise: Noise) -> Tensor:
         """Return unit text features (J, K, D) of one context (n, W) under J perturbations of the input embeddings."""
+        prefixes = torch.cat([self.sos + noise.sos, context + noise.context], dim=2)  # (J, C, 1 + n, W)
         if noise.sos.shape[1] == 1:  # shared by all classes, which therefore still share their beginnings
-            return self.tower.features(*self.perturb(context, noise), self.packing, mask)
-        prefixes = torch.cat([self.sos + noise.sos, context + noise.context], dim=2)  # (J, K, 1 + n, W)
-        tokens = self.packing.to_tokens(self.nodes[None])  # (1, M, W)
+            shift = noise.suffix[:, 0, self.packing.positions]  # (J, N, W)
+            if noise.without_ends:
+                shift = shift * self.is_name[:, None]
+            return self.tower.features(prefixes[:, 0], self.nodes + shift, self.packing)
         unshared = self.packing.unshared(0)
         class_of_token = self.packing.order[unshared.text_of]  # (M,)
         shift = noise.suffix[:, class_of_token, unshared.positions]  # (J, M, W)
         if noise.without_ends:
             shift = shift * self.packing.to_tokens(self.is_name[None, :, None])
-        rows, packing = self.join_prefixes(prefixes, tokens + shift)
-        no_shared_prefix = rows[:, :0]
-        return self.tower.features(no_shared_prefix, rows, packing)
+        return self._features_of_texts(prefixes, self.packing.to_tokens(self.nodes[None]) + shift)
 
-    def perturb(self, context: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
-        """Return prefixes (J, 1 + n, W) and nodes (J, N, W) under noise that all classes share."""
-        prefix = torch.cat([self.sos + noise.sos, context + noise.context], dim=2)
-        shift = noise.suffix[:, 0, self.packing.positions]  # (J, N, W)
-        if noise.without_ends:
-            shift = shift * self.is_name[:, None]
-        return prefix[:, 0], self.nodes + shift
+    def _features_of_texts(self, prefixes: Tensor, tokens: Tensor) -> Tensor:
+        """Return features (J, K, D) of texts that share nothing: prefixes (J, K, P, W), then tokens (J, M, W).
 
-    def join_prefixes(self, prefixes: Tensor, tokens: Tensor) -> tuple[Tensor, Packing]:
-        """Join prefixes (J, K, P, W), one for each class, with the tokens (J, M, W) after them.
-
-        Return all texts in a row (J, K * P + M, W), and its packing, in which no text shares a node. The texts are in
-        packed order: prefix of the first, its tokens, prefix of the second, its tokens, and so on.
+        The tower gets all texts in a row, in packed order: prefix of the first, its tokens, prefix of the second, ...
         """
         classes, length = prefixes.shape[1:3]
         tokens_only, packing = self.packing.unshared(0), self.packing.unshared(length)
         first_token = tokens_only.ends.roll(1) + 1  # (K,) of each packed text: the one after the text before it ends
         first_token[0] = 0
         all_prefixes = prefixes[:, self.packing.order].flatten(1, 2)  # (J, K * P, W)
-        ungrouped = torch.cat([all_prefixes, tokens], dim=1)
-        # the row of `ungrouped` for each row of the result: in the prefixes, or in the tokens after all of them
+        ungrouped = torch.cat([all_prefixes, tokens.expand(len(prefixes), -1, -1)], dim=1)
+        # the row of `ungrouped` for each row of the tower: in the prefixes, or in the tokens after all of them
         in_prefixes = packing.text_of * length + packing.positions
         in_tokens = classes * length + first_token[packing.text_of] + packing.positions - length
         source = torch.where(packing.positions < length, in_prefixes, in_tokens)
-        return ungrouped[:, source], packing
+        no_shared_prefix = ungrouped[:, :0]
+        return self.tower.features(no_shared_prefix, ungrouped.index_select(1, source), packing)
+
+    def parts(self, size: int) -> Iterator[tuple[Tensor, ClassTexts]]:
+        """Yield the classes in parts of similar length: at most `size` indices, and the texts of these classes."""
+        tokens, is_name = self.packing.to_tokens(self.nodes[None])[0], self.packing.to_tokens(self.is_name[None])[0]
+        first = 0
+        for classes in self.packing.order.split(size):
+            part = Packing.of_lengths(self.packing.lengths[first : first + len(classes)]).to(tokens.device)
+            start = sum(self.packing.lengths[:first])
+            rows = slice(start, start + len(part))
+            yield classes, replace(self, nodes=tokens[rows], is_name=is_name[rows], packing=part)
+            first += len(classes)

@@ -175,22 +175,6 @@ class AttentionMask:
             return slots
         return slots.index_select(1, self.slot_of)
 
-    def to_rows_backward(self, rows: Tensor) -> Tensor:
-        """Apply the transpose of `to_rows`: slots that it does not read get zero."""
-        if self.slot_of is None or self.row_of is None:
-            return rows
-        return rows.new_zeros(len(rows), len(self.row_of), *rows.shape[2:]).index_copy_(1, self.slot_of, rows)
-
-    def to_slots_backward(self, slots: Tensor, rows: int) -> Tensor:
-        """Apply the transpose of `to_slots`: the gradient of a row is the sum over its slots."""
-        if self.row_of is None:
-            return slots
-        return slots.new_zeros(len(slots), rows, *slots.shape[2:]).index_add_(1, self.row_of, slots)
-
-    def ends_backward(self, ends: Tensor) -> Tensor:
-        """(B, K, ...) of packed texts -> (B, groups * E, ...) of EOT queries, zero for padding."""
-        return ends.new_zeros(len(ends), len(self.end_texts), *ends.shape[2:]).index_copy_(1, self.end_query_of, ends)
-
 
 @lru_cache(maxsize=8)  # called at every step of pretraining
 def _attention_mask(packing: Packing, prefix: int) -> AttentionMask:

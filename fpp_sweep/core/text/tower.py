@@ -145,74 +145,74 @@ class TextTower:
         tower: TextTower = _to(self, target)
         return tower
 
-    def features(self, prefix: Tensor, nodes: Tensor, packing: Packing, mask: AttentionMask | None = None) -> Tensor:
-        """Return unit features (B, K, D) of K texts that all begin with the same prefix.
+    def features(self, prefix: Tensor, nodes: Tensor, packing: Packing) -> Tensor:
+        """Return unit features (B, K, D) of K texts that all begin with the same prefix; autograd can differentiate it.
 
         `prefix` (B, P, W) holds the embeddings that the K texts share (SOS and context), one row for each of B prompts.
         `nodes` (B or 1, N, W) holds the embeddings of the nodes of `packing`, which follow the prefix. The prefix is
         computed once for all K texts, and the last block computes the output at EOT only.
         """
-        if mask is None:
-            mask = packing.attention_mask(prefix.shape[1])
-        states = self.embed(prefix, nodes, packing)  # (B, P + N, W)
+        mask = packing.attention_mask(prefix.shape[1])
+        states = self._embed(prefix, nodes, packing)  # (B, P + N, W)
         for block in self.blocks[:-1]:
             slots = mask.to_slots(F.linear(norm(states), *block.qkv))
-            attended = self.attend(self.split_heads(slots, mask), mask.masked)
-            states = self._after_attention(block, states, mask.to_rows(self.merge_heads(attended, len(states))))
+            attended = self._attend(self._split_heads(slots, mask), mask.masked, len(states))
+            states = self._after_attention(block, states, mask.to_rows(attended))
         last = self.blocks[-1]
-        attended = self.attend(self.last_qkv(last, norm(states), mask), mask.end_masked)
-        attended = self.merge_heads(attended, len(states))[:, mask.end_query_of]  # (B, K, W)
-        pooled = self._after_attention(last, states[:, mask.ends], attended)
+        attended = self._attend(self._last_qkv(last, norm(states), mask), mask.end_masked, len(states))
+        at_ends = attended.index_select(1, mask.end_query_of)  # (B, K, W)
+        pooled = self._after_attention(last, states.index_select(1, mask.ends), at_ends)
         features = F.normalize(upcast(F.linear(norm(pooled), *self.projection)), dim=-1)  # (B, K, D) in packed order
-        return features[:, packing.inverse]
+        return features.index_select(1, packing.inverse)
 
-    def embed(self, prefix: Tensor, nodes: Tensor, packing: Packing) -> Tensor:
+    def _embed(self, prefix: Tensor, nodes: Tensor, packing: Packing) -> Tensor:
         """Return prefix and nodes as rows (B, P + N, W), with the positional embeddings added."""
         length = prefix.shape[1]
-        rows = torch.cat([prefix, nodes.expand(len(prefix), -1, -1)], dim=1)
-        rows[:, :length] += self.positional_embedding[:length]
-        rows[:, length:] += self.positional_embedding[length + packing.positions]
-        return rows
+        first, later = self.positional_embedding[:length], self.positional_embedding[length + packing.positions]
+        return torch.cat([prefix + first, (nodes + later).expand(len(prefix), -1, -1)], dim=1)
 
-    def split_heads(self, slots: Tensor, mask: AttentionMask) -> tuple[Tensor, ...]:
-        """(B, groups * S, c * W) -> c tensors (B * groups, heads, S, W / heads)."""
+    def _split_heads(self, slots: Tensor, mask: AttentionMask) -> tuple[Tensor, ...]:
+        """(B, groups * S, c * W) -> c tensors (B, groups, heads, S, W / heads)."""
         parts = slots.shape[-1] // self.width  # c
-        shape = len(slots) * mask.groups, -1, parts, self.heads, self.width // self.heads
-        return slots.view(shape).permute(2, 0, 3, 1, 4).unbind()
+        shape = len(slots), mask.groups, -1, parts, self.heads, self.width // self.heads
+        return slots.view(shape).permute(3, 0, 1, 4, 2, 5).unbind()
 
-    def merge_heads(self, heads: Tensor, batch: int) -> Tensor:
-        """(B * groups, heads, S, d) -> (B, groups * S, W)."""
-        return heads.transpose(1, 2).reshape(batch, -1, self.width)
-
-    def last_qkv(self, block: Block, normed: Tensor, mask: AttentionMask) -> tuple[Tensor, ...]:
+    def _last_qkv(self, block: Block, normed: Tensor, mask: AttentionMask) -> tuple[Tensor, ...]:
         """Return the queries of the EOTs, and the keys and values of all slots."""
         weight, bias = block.qkv
         width = self.width
         keys_values = F.linear(normed, weight[width:], bias[width:])  # (B, R, 2 W)
-        queries = F.linear(normed[:, mask.ends], weight[:width], bias[:width])  # (B, K, W)
-        key, value = self.split_heads(mask.to_slots(keys_values), mask)
-        (query,) = self.split_heads(queries[:, mask.end_texts], mask)
+        queries = F.linear(normed.index_select(1, mask.ends), weight[:width], bias[:width])  # (B, K, W)
+        key, value = self._split_heads(mask.to_slots(keys_values), mask)
+        (query,) = self._split_heads(queries.index_select(1, mask.end_texts), mask)
         return query, key, value
 
-    def attend(self, heads: tuple[Tensor, ...], masked: Tensor) -> Tensor:
-        """Return the attention of queries, which are scaled already, under a mask of (groups, 1, S, S)."""
+    def _attend(self, heads: tuple[Tensor, ...], masked: Tensor, batch: int) -> Tensor:
+        """Return the attention (B, groups * S, W) of queries, which are scaled already, under a mask."""
         query, key, value = heads
-        allowed = ~masked.repeat(len(query) // len(masked), 1, 1, 1)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=1.0)
+        if torch.is_grad_enabled():  # torch's fused attention cannot take many gradients back together
+            scores = upcast(query @ key.transpose(-1, -2))
+            attended = scores.masked_fill(masked, -torch.inf).softmax(-1) @ value
+        else:
+            flat_query, flat_key, flat_value = [part.flatten(0, 1) for part in heads]
+            allowed = ~masked.repeat(batch, 1, 1, 1)
+            attended = F.scaled_dot_product_attention(flat_query, flat_key, flat_value, attn_mask=allowed, scale=1.0)
+            attended = attended.view(query.shape)
+        return attended.transpose(2, 3).reshape(batch, -1, self.width)
 
     def _after_attention(self, block: Block, states: Tensor, attended: Tensor) -> Tensor:
         """Apply the rest of a block; overwrites `states` where autograd does not need them."""
-        states = add_linear(states, attended, block.out)
-        return add_linear(states, self.activate(F.linear(norm(states), *block.fc)), block.proj)
+        states = _add_linear(states, attended, block.out)
+        return _add_linear(states, self._activate(F.linear(norm(states), *block.fc)), block.proj)
 
-    def activate(self, hidden: Tensor) -> Tensor:
+    def _activate(self, hidden: Tensor) -> Tensor:
         """Apply the activation; overwrites `hidden` where autograd does not need it."""
         if self.activation == "gelu":
             return F.gelu(hidden)
         return F.silu(hidden, inplace=not torch.is_grad_enabled())
 
 
-def add_linear(states: Tensor, rows: Tensor, affine: Affine) -> Tensor:
+def _add_linear(states: Tensor, rows: Tensor, affine: Affine) -> Tensor:
     """Add a linear layer of `rows` to `states`: inside the matrix product, without a copy, where autograd is off."""
     if torch.is_grad_enabled() or torch.is_autocast_enabled(states.device.type):
         return states + F.linear(rows, *affine)

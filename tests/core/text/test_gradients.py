@@ -1,6 +1,5 @@
-"""The hand-written backward pass and the Jacobian against autograd through the naive tower."""
+"""Gradients by the Jacobian and by backward passes against autograd through the naive tower."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -10,16 +9,15 @@ from fpp_sweep.core.compute.memory import MemoryBudget
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.methods.gradients import (
     FORWARD_BACKWARD_RATIO,
+    ByBackward,
     ByJacobian,
-    ByPullback,
+    backward_cost,
     first_gradient,
     gradients_at,
     jacobian_bytes,
     jacobian_cost,
-    pullback_cost,
 )
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.core.text.pullback import Pullback
 from tests.kit.models import WordTokenizer
 from tests.kit.texts import CLASSES, MAPLE, twins
 from tests.reference import naive
@@ -48,7 +46,7 @@ def expected_gradients(pair, gradients):
     return torch.stack(actual)
 
 
-@pytest.mark.parametrize("form", [ByPullback, ByJacobian])
+@pytest.mark.parametrize("form", [ByBackward, ByJacobian])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_gradients_equal_autograd_through_the_naive_tower(form, sizes):
     pair = twins(**sizes)
@@ -59,7 +57,7 @@ def test_gradients_equal_autograd_through_the_naive_tower(form, sizes):
     torch.testing.assert_close(first.backward(gradients), expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("form", [ByPullback, ByJacobian])
+@pytest.mark.parametrize("form", [ByBackward, ByJacobian])
 def test_gradients_of_gelu_towers_equal_autograd(form):
     pair = twins(activation="gelu")
     gradients = torch.randn(2, len(CLASSES), 16, generator=torch.Generator().manual_seed(0))
@@ -68,7 +66,7 @@ def test_gradients_of_gelu_towers_equal_autograd(form):
 
 
 @pytest.mark.parametrize("sizes", [{}, MAPLE], ids=str)
-@pytest.mark.parametrize("form", [ByPullback, ByJacobian])
+@pytest.mark.parametrize("form", [ByBackward, ByJacobian])
 def test_gradients_of_texts_in_groups_equal_autograd(form, sizes, monkeypatch):
     monkeypatch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 0)
     monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 12)
@@ -79,63 +77,40 @@ def test_gradients_of_texts_in_groups_equal_autograd(form, sizes, monkeypatch):
     torch.testing.assert_close(actual, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("sizes", [{"layers": 3}, MAPLE], ids=str)
-def test_the_backward_pass_of_the_first_prompt_ignores_other_prompts_in_the_batch(sizes):
-    pair = twins(**sizes)
-    texts, generator = pair.texts, torch.Generator().manual_seed(0)
-    other_contexts = torch.randn(3, *pair.context.shape, generator=generator)
-    nodes = torch.cat([texts.nodes[None], torch.randn(3, *texts.nodes.shape, generator=generator)])
-    prefix = texts.prefix(torch.cat([pair.context[None], other_contexts]))
-    gradients = torch.randn(1, len(CLASSES), 16, generator=generator)
-    with torch.no_grad():
-        together = Pullback(texts.tower, prefix, nodes, texts.packing)
-        expected = texts.tower.features(prefix, nodes, texts.packing)
-    torch.testing.assert_close(together.features, expected, atol=1e-6, rtol=0)
-    actual = together(gradients, torch.arange(1, 1 + len(pair.context)))
-    torch.testing.assert_close(actual, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
-
-
 def test_few_samples_use_the_backward_pass_and_many_use_the_jacobian():
     pair = twins(width=64, layers=3, embed_dim=32)
-    assert isinstance(first_gradient(pair.texts, pair.context, 1), ByPullback)
+    assert isinstance(first_gradient(pair.texts, pair.context, 1), ByBackward)
     assert isinstance(first_gradient(pair.texts, pair.context, 100_000), ByJacobian)
 
 
-def with_memory(texts, **memory):
-    return replace(texts, tower=replace(texts.tower, memory=MemoryBudget(**memory)))
+def with_memory(texts, size):
+    return replace(texts, tower=replace(texts.tower, memory=MemoryBudget(device=size)))
 
 
-def test_free_memory_decides_if_the_jacobian_is_on_the_device_or_on_the_host_or_is_not_built():
+def test_free_memory_decides_if_the_jacobian_is_built():
     pair = twins()
     size = jacobian_bytes(pair.texts, pair.context)
-    pinned = 2 ** math.ceil(math.log2(size))  # bytes that torch takes for a pinned J
 
-    def classes_per_block(**memory):
-        gradient = first_gradient(with_memory(pair.texts, **memory), pair.context, 100_000)
-        return gradient._block if isinstance(gradient, ByJacobian) else None
+    def is_built(memory):
+        return isinstance(first_gradient(with_memory(pair.texts, memory), pair.context, 100_000), ByJacobian)
 
-    assert classes_per_block(device=2 * size) == len(pair.texts)
-    # a block takes a quarter of the device's memory: 3 of 7 classes
-    assert classes_per_block(device=2 * size - 1, host=2 * pinned) == 3
-    assert classes_per_block(device=1, host=2 * pinned) == 1
-    assert classes_per_block(device=2 * size - 1, host=2 * pinned - 1) is None
+    assert is_built(2 * size)
+    assert not is_built(2 * size - 1)
     with computing("fp16", torch.device("cpu")):
-        assert classes_per_block(device=size) == len(pair.texts)
+        assert is_built(size)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("memory", [1, 40_000])
-def test_a_jacobian_streamed_in_blocks_gives_the_same_gradients(sizes, memory):
-    """Only the last bits differ, because batches of positions have other sizes and blocks are summed separately."""
+def test_a_jacobian_that_little_memory_builds_in_parts_gives_the_same_gradients(sizes, memory):
+    """Only the last bits differ, because batches of positions have other sizes."""
     pair = twins(**sizes)
-    texts = with_memory(pair.texts, device=memory, host=1e12)
     with torch.no_grad():
-        in_memory, streamed = ByJacobian(pair.texts, pair.context), ByJacobian(texts, pair.context, on_host=True)
-        assert streamed._block < len(pair.texts) or len(pair.texts) == 1 or memory > 1
-        gradients = torch.randn(5, len(texts), len(texts.tower.projection[0]))
-        torch.testing.assert_close(streamed.features, in_memory.features, atol=1e-6, rtol=0)
-        torch.testing.assert_close(streamed._jacobian, in_memory._jacobian, atol=1e-5, rtol=1e-4)
-        torch.testing.assert_close(streamed.backward(gradients), in_memory.backward(gradients), atol=1e-4, rtol=1e-4)
+        expected = ByJacobian(pair.texts, pair.context)
+        actual = ByJacobian(with_memory(pair.texts, memory), pair.context)
+        gradients = torch.randn(5, len(pair.texts), pair.texts.tower.feature_size)
+        torch.testing.assert_close(actual.features, expected.features, atol=1e-6, rtol=0)
+        torch.testing.assert_close(actual.backward(gradients), expected.backward(gradients), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -146,16 +121,13 @@ def test_every_form_gives_the_same_gradients_on_every_device(device, precision, 
     texts = ClassTexts.of_names(tower, WordTokenizer(), CLASSES)
     gradients = torch.randn(5, len(texts), len(tower.projection[0]), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        expected = ByPullback(pair.texts, pair.context).backward(gradients)
+        expected = ByBackward(pair.texts, pair.context).backward(gradients)
         with computing(precision, torch.device(device)):
-            forms = ByPullback(texts, context), ByJacobian(texts, context)
-            streamed = ByJacobian(with_memory(texts, device=40_000, host=1e12), context, on_host=True)
-            for form in (*forms, streamed):
+            forms = ByBackward(texts, context), ByJacobian(texts, context)
+            for form in forms:
                 actual = form.backward(gradients.to(device))
                 assert (actual.device.type, actual.dtype) == (device, torch.float32)
                 assert (actual.cpu() - expected).norm() < largest * expected.norm()
-    assert streamed._jacobian.device.type == "cpu"
-    assert streamed._block < len(texts)
 
 
 def test_batches_of_positions_fit_the_memory_budget():
@@ -168,10 +140,10 @@ def test_batches_of_positions_fit_the_memory_budget():
 
 def test_estimated_costs_of_both_forms_cross_once():
     pair = twins(width=64, layers=3, embed_dim=32)
-    jacobian, pullback = jacobian_cost(pair.texts, 4), pullback_cost(pair.texts, 4)
-    crossing = jacobian.fixed / (pullback.per_sample - jacobian.per_sample)  # number of samples with equal costs
-    assert jacobian.total(round(crossing * 2)) < pullback.total(round(crossing * 2))
-    assert jacobian.total(round(crossing / 2)) > pullback.total(round(crossing / 2))
+    jacobian, backward = jacobian_cost(pair.texts, 4), backward_cost(pair.texts, 4)
+    crossing = jacobian.fixed / (backward.per_sample - jacobian.per_sample)  # number of samples with equal costs
+    assert jacobian.total(round(crossing * 2)) < backward.total(round(crossing * 2))
+    assert jacobian.total(round(crossing / 2)) > backward.total(round(crossing / 2))
 
 
 @pytest.mark.parametrize("sizes", [*SIZES, {"activation": "gelu"}], ids=str)
