@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep import evaluate, show, sync
+from fpp_sweep import doctor, evaluate, show, sync, tune
 from fpp_sweep.cli.command import run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.writing import write_report
@@ -164,21 +164,23 @@ def test_a_name_in_a_record_that_would_lead_out_of_the_folder_is_refused(sent, c
 
 
 @pytest.mark.parametrize(
-    "text", ["config: !!python/object/apply:os.system ['touch ran']", f"root:{SECRET}:0:0\nmore:", f"- {SECRET}"]
+    "text",
+    ["config: !!python/object/apply:os.system ['touch ran']", f"root:{SECRET}:0:0\nmore:", f"- {SECRET}", SECRET],
 )
 def test_a_config_is_data_and_a_file_that_is_none_is_not_quoted(sent, tmp_path, capsys, text):
     (tmp_path / "theirs.txt").write_text(text)
     config = sent.report / "best/knee.yaml"
     config.unlink(missing_ok=True)
     config.symlink_to(tmp_path / "theirs.txt")
-    assert outcome(evaluate, "--config", config) == 2
-    line = error_line(capsys)
-    assert "knee.yaml" in line
-    assert SECRET not in line
+    for command in ((evaluate, "--config"), (tune, "--space"), (doctor, "--dataset-file")):
+        assert outcome(*command, config) == 2
+        line = error_line(capsys)
+        assert "knee.yaml" in line
+        assert SECRET not in line
     assert not Path("ran").exists()
 
 
-@pytest.mark.parametrize("name", ["prompt.pt", "prompt.safetensors", "prompt.pth.tar-50"])
+@pytest.mark.parametrize("name", ["prompt.pt", "prompt.safetensors", "prompt.pth.tar-50", "prompt.yaml", "prompt.npz"])
 def test_a_prompt_is_data_and_a_file_that_is_none_is_not_quoted(sent, capsys, name):
     for content in (pickle.dumps(Attack()), f"root:{SECRET}:0:0\n".encode()):
         Path(name).write_bytes(content)

@@ -107,7 +107,7 @@ def _read_saved(clip: Clip, path: Path) -> Prompt:
             for name in file.keys():  # noqa: SIM118  the file is not iterable
                 tensors[name] = file.get_tensor(name)
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a readable safetensors file ({error})") from error
+        raise InputError(f"{path}: truncated, damaged, or not a safetensors file") from error
     context = tensors.get("context")
     if origin.get("format") != FORMAT or context is None:
         raise InputError(f"{path}: not a prompt saved by fpp_sweep (format {origin.get('format')!r})")

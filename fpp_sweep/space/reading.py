@@ -50,9 +50,8 @@ def space_of(plain: Mapping[str, Any], where: str) -> Space:
 
 def space_from(root: Node, stem: str, overrides: Sequence[str] = ()) -> Space:
     """Return the space of a document; overrides change the document first."""
-    if root.value is None:
-        raise root.error("is empty; a search space has params or a grid, see docs/spaces.md")
-    root.mapping()
+    if not isinstance(root.value, dict):  # the file may be a link to any other, so its text is not quoted
+        raise root.error("is no search space, which has params or a grid; see docs/spaces.md")
     for assignment in overrides:
         _override(root, assignment)
     with root.locating():

@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fpp_sweep.spec.errors import InputError, first_sentence
+from fpp_sweep.spec.errors import InputError
 
 # buffers of OpenAI's archives that are settings, not weights; no other state dicts have them
 OPENAI_SETTINGS = frozenset({"input_resolution", "context_length", "vocab_size"})
@@ -170,7 +170,7 @@ def _reason(error: Exception) -> str:
         return f"refused, reading it would run code ({code[1]}); only plain weights are read"
     if isinstance(error, pickle.UnpicklingError):
         return "not a file of plain weights; damaged, or not a PyTorch checkpoint"
-    return f"truncated, damaged, or not a checkpoint ({type(error).__name__}: {first_sentence(error)})"
+    return f"truncated, damaged, or not a checkpoint ({type(error).__name__})"  # its text may quote another file's
 
 
 def _content(path: Path) -> Mapping[Any, Any]:

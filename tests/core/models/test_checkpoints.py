@@ -280,9 +280,9 @@ WEIGHTS = {"weight": torch.arange(1000.0)}
         ("names.pt", saved({"a": 1}), "no state dict"),
         ("meta.pt", saved({"a": torch.ones(2), "b": torch.ones(2, device="meta")}), "'b' in the state dict"),
         ("mixed.pt", saved({"a": torch.ones(2), "b": "text"}), "'b' in the state dict is not a dense tensor"),
-        ("broken.safetensors", b"\xff" * 64, "header"),
-        ("text.safetensors", b"hello, this is no checkpoint\n", "header"),
-        ("torch.safetensors", saved(WEIGHTS), "header"),
+        ("broken.safetensors", b"\xff" * 64, "damaged"),
+        ("text.safetensors", b"hello, this is no checkpoint\n", "damaged"),
+        ("torch.safetensors", saved(WEIGHTS), "damaged"),
     ],
 )
 def test_a_file_that_is_not_a_checkpoint_is_refused_with_one_line(
