@@ -37,8 +37,9 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
+from fpp_sweep.records.recommendation import Answer, margin_of
 from fpp_sweep.records.records import FINAL, Kind, SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split
+from fpp_sweep.search.choosing import choose_champion, choose_finalists
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.statistics.block_stats import (
     BlockStats,
@@ -49,9 +50,9 @@ from fpp_sweep.statistics.block_stats import (
 )
 from fpp_sweep.statistics.bootstrap import NO_MAP, SplitSamples, sample_record, sample_split
 from fpp_sweep.statistics.paired import LEVEL, Interval, corrected_differences, metric_interval, t_quantile
-from fpp_sweep.statistics.verdicts import Answer, margin_of
 
 METRICS = ("accuracy", "ece")
+OBJECTIVES = ("accuracy", "smooth_ece")  # of a simulated sweep
 OWN_DRAW = 0.12  # share of images whose outcome a record draws on its own; gives paired differences of 0.4 points
 BASE_GAP = 0.10  # confidence minus accuracy of a plain baseline
 BASELINES = ("zero_shot", "tpt", "ctpt", "otpt", "fpp_paper", "fpp_code")
@@ -165,7 +166,7 @@ class Simulation:
         result = split_result(table, seeds)
         record = self.folder.trial(name)
         results = {**record.results, split: result}
-        values = record.values or [result.average[metric] for metric in METRICS]
+        values = record.values or [result.average[metric] for metric in OBJECTIVES]
         self.folder.write_trial(replace(record, results=results, values=values))
 
     def effect(self, name: str, seed: int) -> tuple[float, float]:
@@ -182,7 +183,7 @@ class Simulation:
 def split_result(table: StatsBySeed, seeds: Sequence[int]) -> SplitResult:
     by_seed: dict[str, dict[str, dict[str, float]]] = {}
     for (dataset, seed), stats in table.items():
-        values = {metric: metric_value(metric, stats) for metric in METRICS}
+        values = {metric: metric_value(metric, stats) for metric in OBJECTIVES}
         by_seed.setdefault(str(seed), {})[dataset] = values
     datasets = {}
     for dataset in by_seed[str(seeds[0])]:
@@ -200,7 +201,7 @@ def split_result(table: StatsBySeed, seeds: Sequence[int]) -> SplitResult:
 
 def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     """Return the mean of each metric."""
-    return {metric: float(np.mean([row[metric] for row in rows])) for metric in METRICS}
+    return {metric: float(np.mean([row[metric] for row in rows])) for metric in OBJECTIVES}
 
 
 def simulate(
@@ -213,7 +214,7 @@ def simulate(
 ) -> Simulation:
     """Search, run the final stage and test, as the package decides."""
     folder = SweepFolder(path)
-    objectives = (Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min"))
+    objectives = (Objective(metric="accuracy", goal="max"), Objective(metric="smooth_ece", goal="min"))
     info = SweepInfo(name=path.name, created=0.0, state="running", space={}, objectives=objectives, search_split="val")
     folder.write_info(info)
     simulation = Simulation(folder, World(images, datasets, seed), truths)
@@ -230,12 +231,12 @@ def write_search(simulation: Simulation) -> None:
         kind: Kind = "trial"
         if name.startswith("baseline-"):
             kind = "baseline"
-        prompt = "a photo of a"
+        prompt, method = "a photo of a", name.removeprefix("baseline-")
         if simulation.is_stochastic(name):
-            prompt = "fpp"
+            prompt, method = "fpp", "tpt"
         record = TrialRecord(
             name=name, kind=kind, state="complete", number=number, finished=float(number + 1), key=name,
-            config={"prompt": prompt}, params={"fpp.gamma1": float(number)},
+            config={"prompt": prompt, "method": method}, params={"fpp.gamma1": float(number)},
         )  # fmt: skip
         simulation.folder.write_trial(record)
         simulation.measure(name, "val", "val", SEARCH_SEED)
@@ -258,7 +259,7 @@ def run_test(
     """Measure the baselines and the best finalists on the test split."""
     folder = simulation.folder
     names = [f"baseline-{label}" for label in BASELINES]
-    for record in choose_for_test_split(folder, front_of(info, folder.trials()), finalists):
+    for record in choose_champion(folder, front_of(info, folder.trials()), finalists):
         names.append(record.name)
     for name in names:
         seeds: tuple[int, ...] = SEARCH_SEED

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metrics_shown, splits_of, values_of, values_on
 from fpp_sweep.records.measurements import measure, resampled_metrics
-from fpp_sweep.records.recommendation import answer_of, names_of
+from fpp_sweep.records.recommendation import Answer, answer_of, names_of, words_for
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.records.skipped_images import skipped_notes
 from fpp_sweep.records.texts import setting_text
 from fpp_sweep.space.objectives import metrics_of
-from fpp_sweep.spec.names import label_of
+from fpp_sweep.spec.catalogue import parts_of
 from fpp_sweep.statistics.attainment import Attainment, attainment
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
-from fpp_sweep.statistics.paired import NO_VARIANCE, Interval, SeedVariances, SplitStatistics, seed_variances
-from fpp_sweep.statistics.verdicts import Answer
+from fpp_sweep.statistics.paired import POWER, Difference, Interval, SplitStatistics, detectable, seed_variances
 
 MAX_COMPARED = 200  # trials nearest to the front that get intervals and support: takes seconds and some 30 MB
 
@@ -84,15 +84,13 @@ def statistics_of_samples(
 ) -> SweepStatistics:
     """Compute the statistics of a front from its records' samples by split, such as samples on shared images only."""
     metrics = resampled_metrics(metrics_shown(info))
+    finalists = [trial.name for trial in front.trials if FINAL in trial.results]
     splits = {}
-    for split, split_samples in samples.items():
-        if split_samples.records:
-            variances = seed_variances(split_samples, _with_datasets(metrics, list(split_samples.images)))
-            splits[split] = SplitStatistics(split_samples, variances)
-    if info.search_split in splits and FINAL in splits:
-        searched = splits[info.search_split]
-        variances = _seed_variances_for_search(searched.seeds, splits[FINAL].seeds)
-        splits[info.search_split] = replace(searched, seeds=variances)
+    for split, of_split in samples.items():
+        if of_split.records:
+            others = [other for other in samples.values() if other is not of_split]
+            shown = _with_datasets(metrics, list(of_split.images))
+            splits[split] = SplitStatistics(of_split, seed_variances(of_split, shown, others, finalists))
     return SweepStatistics(
         front=front,
         splits=splits,
@@ -138,25 +136,6 @@ def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics
     return FrontSupport(support_by_name)
 
 
-def _seed_variances_for_search(
-    searched: Mapping[str, SeedVariances], final: Mapping[str, SeedVariances]
-) -> dict[str, SeedVariances]:
-    """Return the seed variances of the search split, by metric.
-
-    A metric whose variance is not known from the search gets the pooled variance of the final stage, if that has more
-    degrees of freedom. Records that no seed of the search changes keep a variance of zero.
-    """
-    by_metric = dict(searched)
-    for metric, variances in searched.items():
-        if variances.is_known or metric not in final:
-            continue
-        if final[metric].pooled.degrees_of_freedom <= variances.pooled.degrees_of_freedom:
-            continue
-        unvaried = {name: variance for name, variance in variances.by_record.items() if variance == NO_VARIANCE}
-        by_metric[metric] = SeedVariances(final[metric].pooled, unvaried)
-    return by_metric
-
-
 def attainment_of(info: SweepInfo, statistics: SweepStatistics) -> Attainment | None:
     """Return how far the fronts of the resamples reach on the search split.
 
@@ -173,24 +152,60 @@ def attainment_of(info: SweepInfo, statistics: SweepStatistics) -> Attainment | 
 
 
 def sentence_of(statistics: SweepStatistics) -> str:
-    """Return the answer of a sweep as one sentence, for reports and the terminal."""
+    """Return what to use and why, in a few sentences: for the terminal, the page and files."""
     answer = statistics.answer
-    design = ""
-    if answer.design:
-        design = f" ({answer.design})"
+    if answer.recommended is not None:
+        settings = "".join(settings_of(trial) for trial in statistics.front.trials if trial.name == answer.recommended)
+        clauses = [_clause(answer, reference) for reference in reversed(answer.references)]
+        untested = f"; not tested: {' and '.join(answer.untested)}" if answer.untested else ""
+        return f"Use {answer.recommended} ({settings}): {'; '.join(clauses)}{untested}, on {answer.design}."
+    use = "Nothing can be recommended"
     if answer.best_baseline is not None:
-        best = f"the best baseline in {statistics.front.objectives[0].metric} is {label_of(answer.best_baseline)}"
-        return f"No trial is recommended, because {answer.reason}; {best}{design}."
-    if answer.recommended is None:
-        return f"Nothing is recommended: {answer.reason}{design}."
-    settings = ""
-    for trial in statistics.front.trials:
-        if trial.name == answer.recommended:
-            settings = settings_of(trial)
-    untested = ""
-    if answer.untested:
-        untested = f"; not tested: {' and '.join(answer.untested)}"
-    return f"Recommended: {answer.recommended} with {settings}: {answer.reason}{untested}{design}."
+        use = f"Use {words_for(answer.best_baseline)}"
+    design = f" (on {answer.design})" if answer.design else ""
+    sentence = f"{use}: {answer.reason}{design}."
+    return " ".join([sentence, *_power_sentences(statistics)])
+
+
+def _clause(answer: Answer, reference: str) -> str:
+    """Return in words how the champion compares with a reference: shown gains first, then bounds of the rest."""
+    gains, rest = [], []
+    for metric in answer.metrics:
+        paired = answer.difference(answer.finalists[0], reference, metric)
+        if paired is None:
+            rest.append(f"{metric} not told apart")
+        elif paired.mark == "+":
+            gains.append(f"{_gain_words(paired)} than {words_for(reference)}")
+        else:
+            bound = max(abs(paired.low), abs(paired.high))
+            rest.append(f"{metric} equal within {_number(bound, metric)} (95 %)")
+    return ", ".join([*gains, *rest])
+
+
+def _gain_words(paired: Difference, half_width: str = "") -> str:
+    """Return a difference in words, such as `1.1 points less ece`; a loss of accuracy is less of it, too."""
+    more = "more" if paired.debiased > 0 else "less"
+    unit = " points" if BLOCKWISE_METRICS[parts_of(paired.metric).stem].scale != 1 else ""
+    return f"{_number(abs(paired.debiased), paired.metric)}{half_width}{unit} {more} {paired.metric}"
+
+
+def _number(value: float, metric: str) -> str:
+    return f"{value:.{1 if BLOCKWISE_METRICS[parts_of(metric).stem].scale != 1 else 3}f}"
+
+
+def _power_sentences(statistics: SweepStatistics) -> list[str]:
+    """Return what the sweep measured in the objective where its champion is nearest to a gain, and could have shown."""
+    answer = statistics.answer
+    paired = answer.decisive_difference()
+    if paired is None:
+        return []
+    shown = detectable(paired, len(answer.metrics))
+    against = words_for(paired.second)
+    measured = _gain_words(paired, f" ± {_number(paired.half_width, paired.metric)}")
+    return [
+        f"The best trial has {measured} than {against}; this sweep could show {_number(shown, paired.metric)}"
+        f" ({100 * POWER:g} % power)."
+    ]
 
 
 def settings_of(record: TrialRecord) -> str:

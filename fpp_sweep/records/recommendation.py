@@ -1,385 +1,117 @@
-"""The recommendation of a sweep: the finalists, the split that they are judged on, and the reasons against each.
+"""The answer of a sweep: one champion against zero-shot and its own method from words, by a rule that is fixed before.
 
-The rule by which differences to the baselines decide is `statistics.verdicts.BaselineComparison.qualifies`.
+The champion is chosen on the images before those that judge it. It is recommended if it gains on both references in
+some objective, if a loss beyond the margin to zero-shot is ruled out in every objective, and if no baseline is shown
+to beat it. As it must beat every reference, its gains are corrected for the objectives only (an intersection-union
+test). Other baselines are judged by the same rule: zero-shot is the default unless one of them passes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fpp_sweep.records import pareto
-from fpp_sweep.records.constraints import keeps_constraints, split_of_metric
-from fpp_sweep.records.front import Front, is_less_accurate, usual_order, values_on
+from fpp_sweep.records.constraints import keeps_constraints
+from fpp_sweep.records.front import Front, is_less_accurate, usual_order
 from fpp_sweep.records.luck import has_images_of_search, has_seeds_of_search
 from fpp_sweep.records.measurements import resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
-from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
+from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.names import label_of
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.paired import (
     Difference,
     SplitStatistics,
-    corrected_differences,
+    adjust_p_values,
+    difference,
+    seed_variances,
     why_never_tested,
     why_not_paired,
 )
-from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, Recommendation, best_baseline, why_none_qualifies
 
-# reasons for which a finalist is not recommended, whatever its differences to baselines are
-TOO_FEW_SEEDS = "too few seeds"
-SAME_SEEDS = "chosen with these seeds"
-BROKEN_CONSTRAINT = "breaks a constraint"
-BELOW_FLOOR = "below the floor of accuracy"
+# Largest loss to zero-shot that a recommended setting may have; `search.margin` overrides. Half a point of a
+# calibration error could not be decided: with 5 x 1,000 images and 3 seeds, a difference in ECE is known to 0.7 points
+# (benchmarks/RESULTS.md, Answer).
+PERCENT_MARGIN = 1.0  # points of a metric in percent
+FRACTION_MARGIN = 0.01  # for a metric on the scale from 0 to 1
+NLL_MARGIN = 0.02  # nats
+SMALLEST_MARGIN = 1e-6  # losses are measured in margins, and a margin may be 0
+
+DifferenceTable = Mapping[tuple[str, str, str], Difference]  # by record, baseline and metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _JudgedFinalists:
-    """The finalists of a sweep on the split that they are judged on, and the baselines that they are compared with."""
+class Answer:
+    """What to use: a recommended trial, or else a baseline, and the differences that this rests on."""
 
-    info: SweepInfo
-    front: Front
-    splits: Mapping[str, SplitStatistics]
-    split: str
-    finalists: Sequence[str]  # names, in the order of trade-off
-    baselines: Sequence[TrialRecord]  # baselines with statistics on the split
-    comparison: BaselineComparison
+    metrics: tuple[str, ...] = ()  # objectives that have a valid test, in their order
+    untested: tuple[str, ...] = ()  # objectives that have none
+    champion: str | None = None  # the trial that is judged
+    finalists: tuple[str, ...] = ()  # all trials with results on the split, the champion first
+    references: tuple[str, ...] = ()  # baselines that the champion must beat, zero-shot first
+    baselines: tuple[str, ...] = ()
+    split: str = ""
+    images: Mapping[str, int] = field(default_factory=dict)  # by dataset
+    seeds: int = 0  # number of the champion's seeds
+    differences: DifferenceTable = field(default_factory=dict)
+    recommended: str | None = None  # name of a trial
+    best_baseline: str | None = None  # the one to use where no trial is recommended
+    reason: str = ""  # one clause: why no trial is recommended
+
+    def difference(self, finalist: str, baseline: str, metric: str) -> Difference | None:
+        return self.differences.get((finalist, baseline, metric))
+
+    def beats(self, name: str) -> dict[str, list[str]]:
+        """Return the baselines that a finalist is shown to beat, by metric."""
+        beaten: dict[str, list[str]] = {}
+        for (finalist, baseline, metric), paired in self.differences.items():
+            if finalist == name and paired.mark == "+":
+                beaten.setdefault(metric, []).append(baseline)
+        return beaten
+
+    def decisive_difference(self) -> Difference | None:
+        """Return the champion's clearest gain over the reference that it beats least; None without a test."""
+        clearest = []
+        for reference in self.references:
+            tested = [self.difference(self.finalists[0], reference, metric) for metric in self.metrics]
+            varied = [paired for paired in tested if paired is not None and paired.standard_error > 0]
+            if varied:
+                clearest.append(max(varied, key=lambda paired: paired.gain / paired.standard_error))
+        return min(clearest, key=lambda paired: paired.gain / paired.standard_error, default=None)
 
     @property
-    def samples(self) -> SplitSamples:
-        return self.splits[self.split].samples
+    def design(self) -> str:
+        """Seeds and images in words: `3 seeds and 5 x 200 test images`."""
+        if not self.images:
+            return ""
+        sizes = sorted(set(self.images.values()))
+        images = f"{len(self.images)} x {sizes[0]} {self.split} images"
+        if len(sizes) > 1:
+            images = f"{len(self.images)} datasets of {sizes[0]} to {sizes[-1]} {self.split} images"
+        seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return f"{seeds} and {images}"
 
 
-def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> Answer:
-    """Return the recommendation with all differences between finalists and baselines, in the objectives."""
-    if front.evaluate_only:
-        return Answer(reason="search.evaluate_only chooses no trial")
-    split = _verdict_split(info, splits, front)
-    if split is None:
-        return _answer_without_finalists(info, front)
-    tested_metrics, untested_metrics = split_by_testable(info.objectives)
-    judged = _judged_finalists(info, front, splits, split, tested_metrics)
-    left_out = _left_out(judged)
-    recommendation = _recommendation(judged, left_out)
-    finalists = judged.finalists
-    judged_names = finalists
-    if recommendation.trial is not None:
-        judged_names = [recommendation.trial]
-    return Answer(
-        metrics=tuple(tested_metrics),
-        untested=tuple(untested_metrics),
-        finalists=tuple(finalists),
-        baselines=tuple(judged.comparison.baselines),
-        split=split,
-        images=judged.samples.images,
-        seeds=_max_seeds(judged.samples, judged_names),
-        seeds_unknown=all(left_out.get(name) == TOO_FEW_SEEDS for name in finalists),
-        differences=judged.comparison.differences,
-        recommended=recommendation.trial,
-        best_baseline=recommendation.best_baseline,
-        reason=recommendation.reason,
-    )
+# --- the rule --------------------------------------------------------------------------------------
 
 
-def _judged_finalists(
-    info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics], split: str, metrics: Sequence[str]
-) -> _JudgedFinalists:
-    statistics = splits[split]
-    finalists = _finalists_on(info, front, statistics.samples)
-    baselines = [baseline for baseline in front.baselines if baseline.name in statistics.samples.records]
-    reference = main_reference(baselines)
-    comparison = BaselineComparison(
-        differences=_differences(statistics, finalists, names_of(baselines), metrics),
-        baselines=names_of(baselines),
-        reference=reference.name if reference else "",
-        metrics=metrics,
-        margins=info.margins,
-    )
-    return _JudgedFinalists(
-        info=info,
-        front=front,
-        splits=splits,
-        split=split,
-        finalists=finalists,
-        baselines=baselines,
-        comparison=comparison,
-    )
-
-
-def _recommendation(judged: _JudgedFinalists, left_out: Mapping[str, str]) -> Recommendation:
-    """Recommend a finalist; without a finalist that qualifies, name the best baseline and give the reason."""
-    reason = _obstacle(judged)
-    if not reason and set(judged.finalists) == left_out.keys():
-        reason = _why_all_left_out(left_out, judged.split)
-    if not reason:
-        recommendation = _recommended_finalist(judged, left_out)
-        if recommendation.trial is not None:
-            return recommendation
-        reason = recommendation.reason
-    if _missing_baselines(judged):
-        return Recommendation(reason=reason)  # another baseline may be the best one
-    name = _best_baseline(judged.info, judged.baselines, judged.split)
-    return Recommendation(best_baseline=name, reason=reason)
-
-
-def _left_out(judged: _JudgedFinalists) -> dict[str, str]:
-    """Return the finalists that cannot be recommended whatever their differences to baselines are, with the reasons."""
-    trials = {trial.name: trial for trial in judged.front.trials}
-    reasons = {}
-    for name in judged.finalists:
-        if not judged.splits[judged.split].has_known_seed_variance(name, judged.comparison.metrics):
-            reasons[name] = TOO_FEW_SEEDS
-        elif has_seeds_of_search(judged.info, judged.splits, judged.split, trials[name]):
-            reasons[name] = SAME_SEEDS
-        elif not keeps_constraints(judged.info, trials[name], judged.split, judged.front.baselines):
-            reasons[name] = BROKEN_CONSTRAINT
-        # with accuracy among the metrics the margin limits its loss
-        elif catalogue.ACCURACY not in judged.comparison.metrics and _is_below_floor(judged, trials[name]):
-            reasons[name] = BELOW_FLOOR
-    return reasons
-
-
-def _is_below_floor(judged: _JudgedFinalists, trial: TrialRecord) -> bool:
-    """Return True for a trial that is less accurate than the main reference by more than the floor."""
-    reference = main_reference(judged.baselines)
-    if reference is None:
-        return False
-    return is_less_accurate(trial, reference, judged.split, judged.front.floor)
-
-
-def _why_all_left_out(left_out: Mapping[str, str], split: str) -> str:
-    """Return the sentence on finalists all of which are left out."""
-    sentences = {
-        TOO_FEW_SEEDS: "the finalists have too few seeds: one may be a lucky one",
-        SAME_SEEDS: "the finalists were chosen with these seeds, so a gain may be luck with them",
-        BROKEN_CONSTRAINT: f"no finalist keeps all constraints on the {split} images",
-        BELOW_FLOOR: f"every finalist is {BELOW_FLOOR}",
-    }
-    reasons = set(left_out.values())
-    if len(reasons) == 1:
-        return sentences[reasons.pop()]
-    return f"no finalist may be recommended: {_left_out_text(left_out)}"
-
-
-def _left_out_text(left_out: Mapping[str, str]) -> str:
-    return " and ".join(f"{name} ({reason})" for name, reason in left_out.items())
-
-
-def _recommended_finalist(judged: _JudgedFinalists, left_out: Mapping[str, str]) -> Recommendation:
-    """Return the recommendation among the finalists that are not left out, of which there is at least one."""
-    eligible = []
-    qualifying = []
-    for name in judged.finalists:
-        if name in left_out:
-            continue
-        eligible.append(name)
-        if judged.comparison.qualifies(name):
-            qualifying.append(name)
-    if qualifying:
-        name = _best_of(judged, qualifying)
-        return Recommendation(trial=name, reason=judged.comparison.why_recommended(name))
-    reason = why_none_qualifies(eligible, judged.comparison)
-    if left_out:
-        reason = f"{reason}, apart from {_left_out_text(left_out)}"
-    return Recommendation(reason=reason)
-
-
-def _best_of(judged: _JudgedFinalists, finalists: Sequence[str]) -> str:
-    """Return the first finalist, in the given order of trade-off, that no other one dominates on the judged images.
-
-    The order of trade-off rests on the images of the search.
-    """
-    trials = [trial for trial in judged.front.trials if trial.name in finalists]
-    points = _complete_points(judged.info, trials, judged.split)
-    goals = goals_of(judged.info.objectives)
-    undominated = []
-    for name in finalists:
-        is_dominated = False
-        for other in points.values():
-            if name in points and pareto.dominates(other, points[name], goals):
-                is_dominated = True
-        if not is_dominated:
-            undominated.append(name)
-    return undominated[0]
-
-
-def _complete_points(info: SweepInfo, records: Sequence[TrialRecord], split: str) -> dict[str, list[float]]:
-    """Return the values of all objectives on a split, by name, of the records that have all of them."""
-    points = {}
-    for record in records:
-        values = []
-        for metric in metrics_of(info.objectives):
-            values += values_on(record, split_of_metric(info, record, metric, split), [metric])
-        if not any(math.isnan(value) for value in values):
-            points[record.name] = values
-    return points
-
-
-def _verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front: Front) -> str | None:
-    """Return the split that finalists are judged on: test, else that of the final stage, else that of the search.
-
-    A split counts once a trial has results on it. A search on the test split is judged on the final stage. The search
-    split comes last, and counts only after the sweep: before, the final stage and the test split may follow.
-    """
-    for split in [*_later_splits(info), info.search_split]:
-        if split not in splits:
-            continue
-        if split == info.search_split and info.state != "finished":
-            continue
-        candidates = set(names_of(_judged_trials(info, front, split)))
-        if candidates & splits[split].samples.records.keys():
-            return split
-    return None
-
-
-def names_of(records: Sequence[TrialRecord]) -> list[str]:
-    return [record.name for record in records]
-
-
-def _finalists_on(info: SweepInfo, front: Front, samples: SplitSamples) -> list[str]:
-    """Return the names of the trials that are judged on a split, in the order of trade-off."""
-    candidates = _judged_trials(info, front, samples.split)
-    return [name for name in names_of(front.by_trade_off(candidates)) if name in samples.records]
-
-
-def _judged_trials(info: SweepInfo, front: Front, split: str) -> Sequence[TrialRecord]:
-    """Return the trials that are finalists if they have results on a split."""
-    if split == info.search_split:
-        return front.members
-    return front.trials  # only finalists have results on the other splits
-
-
-def _obstacle(judged: _JudgedFinalists) -> str:
-    """Return why no finalist can be recommended whatever the differences are; empty if nothing prevents it."""
-    if judged.info.state != "finished":
-        return "the sweep has not finished"
-    missing_baselines = _why_baselines_are_missing(judged)
-    if missing_baselines:
-        return missing_baselines
-    if judged.comparison.why_impossible:
-        return judged.comparison.why_impossible
-    same_images = _why_not_fresh_images(judged)
-    if same_images:
-        return same_images
-    return _why_untested(judged)
-
-
-def _why_baselines_are_missing(judged: _JudgedFinalists) -> str:
-    """Return a reason if a baseline that may be better has no results on the split; else an empty text.
-
-    The main reference counts even if it failed, others only if they have results of the search.
-    """
-    missing = _missing_baselines(judged)
-    labels = [baseline.label for baseline in judged.front.baselines]
-    compared = [label_of(name) for name in judged.comparison.baselines]
-    reference = reference_label([*judged.info.requested_baselines, *labels])
-    if reference and reference not in [*compared, *missing]:
-        missing.insert(0, reference)
-    if not missing:
-        return ""
-    have = "has" if len(missing) == 1 else "have"
-    return f"{' and '.join(missing)} {have} no usable results on the {judged.split} images"
-
-
-def _missing_baselines(judged: _JudgedFinalists) -> list[str]:
-    """Return the labels of the sweep's own baselines that have results of the search, and none on the split."""
-    missing = []
-    for baseline in judged.front.own_baselines:
-        if baseline.name not in judged.comparison.baselines:
-            missing.append(baseline.label)
-    return missing
-
-
-def _why_not_fresh_images(judged: _JudgedFinalists) -> str:
-    """Return a reason if the split may have images by which the search chose its finalists; else an empty text."""
-    if has_images_of_search(judged.info, judged.splits, judged.split):
-        return "the finalists were chosen on these images, so a gain may be luck with them"
-    search_split = judged.info.search_split
-    if search_split not in judged.splits:
-        return f"it is unknown on which images of {search_split} the finalists were chosen: no block statistics"
-    return ""
-
-
-def _why_untested(judged: _JudgedFinalists) -> str:
-    """Return a reason if no finalist can be tested against the main reference in some metric; else an empty text."""
-    comparison = judged.comparison
-    reference = comparison.reference
-    for metric in comparison.metrics:
-        if all((name, reference, metric) not in comparison.differences for name in judged.finalists):
-            where = f" in {metric}" if comparison.differences else ""
-            problem = why_not_paired(judged.samples, judged.finalists[0], reference, metric)
-            return f"no difference{where} can be tested ({problem})"
-    return ""
-
-
-def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
-    """Return the answer if no trial has results that finalists are judged by."""
-    has_later_results = any(_has_later_results(info, trial) for trial in front.trials)
-    will_go_on = info.state == "running" or (bool(front.trials) and info.state != "finished")
-    if will_go_on and not has_later_results:
-        return Answer(reason="no finalist has been judged yet")  # a sweep may have no final stage
-    reason = "no trial is complete"
-    if front.trials:
-        reason = "the trials have no usable block statistics"
-    elif front.infeasible:
-        reason = "no trial keeps all constraints"
-    for split in ("test", FINAL, info.search_split):
-        if any(split not in baseline.results for baseline in front.own_baselines):
-            continue  # another baseline may be the best one
-        name = _best_baseline(info, front.baselines, split)
-        if name is not None:
-            return Answer(best_baseline=name, reason=reason)
-    return Answer(reason=reason)
-
-
-def _has_later_results(info: SweepInfo, trial: TrialRecord) -> bool:
-    return any(split in trial.results for split in _later_splits(info))
-
-
-def _later_splits(info: SweepInfo) -> list[str]:
-    """Return the splits on which finalists run after the search, the last one first."""
-    return [split for split in ("test", FINAL) if split != info.search_split]
-
-
-# --- differences and baselines ------------------------------------------------------------------------
-
-
-def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[str]]:
-    """Return the metrics of the objectives whose differences can be tested, and of those that cannot be resampled."""
-    tested = []
-    untested = []
-    for metric in metrics_of(objectives):
-        if resampled_metrics([metric]) and not why_never_tested(metric):
-            tested.append(metric)
-        else:
-            untested.append(metric)
-    return tested, untested
-
-
-def _differences(
-    statistics: SplitStatistics, trials: Sequence[str], baselines: Sequence[str], metrics: Sequence[str]
-) -> dict[tuple[str, str, str], Difference]:
-    """Return the differences of all trials from all baselines, by trial, baseline and metric."""
-    pairs = []
-    for trial in trials:
-        for baseline in baselines:
-            pairs.append((trial, baseline))
-    measured = [metric for metric in metrics if metric in statistics.seeds]  # these images may lack a dataset
-    differences = {}
-    for difference in corrected_differences(statistics.samples, pairs, measured, statistics.seeds):
-        differences[difference.first, difference.second, difference.metric] = difference
-    return differences
-
-
-def _max_seeds(samples: SplitSamples, names: Sequence[str]) -> int:
-    counts = [len(samples.records[name].seeds) for name in names]
-    return max(counts, default=0)
+def margin_of(metric: str, margins: Mapping[str, float]) -> float:
+    """Return the largest loss to zero-shot in a metric that a recommended setting may have."""
+    parts = catalogue.parts_of(metric)
+    for name in (metric, parts.of_average, parts.stem):
+        if name in margins:
+            return margins[name]
+    if parts.stem.startswith("nll"):
+        return NLL_MARGIN
+    if BLOCKWISE_METRICS[parts.stem].scale == 1:
+        return FRACTION_MARGIN
+    return PERCENT_MARGIN
 
 
 def main_reference(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the baseline that a recommended trial must beat: see `reference_label`."""
+    """Return the baseline that costs nothing, or stands for it: see `reference_label`."""
     by_label = {baseline.label: baseline for baseline in baselines}
     return by_label.get(reference_label(by_label))
 
@@ -397,8 +129,358 @@ def reference_label(labels: Iterable[str]) -> str:
     return ""
 
 
-def _best_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str) -> str | None:
-    """Return the best of the baselines that keep all constraints and have all objectives on a split, if any does."""
-    eligible = [baseline for baseline in baselines if keeps_constraints(info, baseline, split, baselines)]
-    points = _complete_points(info, eligible, split)
-    return best_baseline(points, goals_of(info.objectives))
+def references_of(record: TrialRecord, baselines: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the baselines that a record must beat: zero-shot, and the same method from words."""
+    main = main_reference(baselines)
+    references = [] if main is None else [main]
+    for baseline in baselines:
+        is_from_words = not baseline.has_fpp_prompt and not baseline.is_imported
+        is_same_method = baseline.config.get("method") == record.config.get("method")
+        if is_from_words and is_same_method and baseline.name != record.name and baseline not in references:
+            references.append(baseline)
+    return references
+
+
+def primary_families(
+    differences: Sequence[Difference], references: Mapping[str, Sequence[str]]
+) -> dict[tuple[str, str, str], Difference]:
+    """Correct differences by Holm: those to each reference of a record as a family, all others as another.
+
+    `references` has the references of each record. All of them must be beaten, which needs no correction over them.
+    """
+    families: dict[str, list[Difference]] = {}
+    for paired in differences:
+        reference = paired.second if paired.second in references.get(paired.first, ()) else ""
+        families.setdefault(reference, []).append(paired)
+    corrected = [paired for family in families.values() for paired in adjust_p_values(family)]
+    return {(paired.first, paired.second, paired.metric): paired for paired in corrected}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """The rule by which trials and baselines are judged, on the differences of a split."""
+
+    differences: DifferenceTable
+    metrics: Sequence[str]
+    margins: Mapping[str, float]  # largest loss to the main reference by metric, where it is not the default
+
+    def why_not(self, name: str, references: Sequence[str]) -> str:
+        """Return why a record is not to be used, as a clause; empty if it passes. The main reference comes first."""
+        losses = self._possible_losses(name, references[0])
+        if losses:
+            return f"may lose to {words_for(references[0])} more than {' and '.join(losses)}"
+        for (first, second, metric), paired in self.differences.items():
+            if first == name and paired.mark == "-":
+                return f"is worse than {words_for(second)} in {metric}"
+        for reference in references:
+            if not any(self._mark(name, reference, metric) == "+" for metric in self.metrics):
+                return f"is not shown to be better than {words_for(reference)}"
+        return ""
+
+    def _possible_losses(self, name: str, reference: str) -> list[str]:
+        """Return the margins that a loss is not shown to keep, in words; without a test nothing is shown."""
+        losses = []
+        for metric in self.metrics:
+            margin = margin_of(metric, self.margins)
+            paired = self.differences.get((name, reference, metric))
+            if paired is None or not paired.excludes_loss_beyond(margin):
+                losses.append(f"{amount(margin, metric)} of {metric}")
+        return losses
+
+    def _mark(self, name: str, baseline: str, metric: str) -> str:
+        paired = self.differences.get((name, baseline, metric))
+        return "" if paired is None else paired.mark
+
+
+def amount(value: float, metric: str) -> str:
+    """Return an amount of a metric in words, with points for percent.
+
+    >>> amount(1.0, "accuracy"), amount(2.5, "ece"), amount(0.02, "nll")
+    ('1 point', '2.5 points', '0.02')
+    """
+    if BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].scale == 1:
+        return f"{value:g}"
+    return f"{value:g} point" if value == 1 else f"{value:g} points"
+
+
+def words_for(baseline: str) -> str:
+    """Return a baseline's name in a sentence.
+
+    >>> words_for("baseline-zero_shot"), words_for("baseline-tpt"), words_for("baseline-fpp_code")
+    ('zero_shot', 'tpt from words', 'fpp_code')
+    """
+    label = label_of(baseline)
+    is_method_from_words = label in catalogue.COMPARED and label != catalogue.ZERO_SHOT
+    return f"{label} from words" if is_method_from_words else label
+
+
+# --- the champion ----------------------------------------------------------------------------------
+
+
+def chances(
+    samples: SplitSamples,
+    trials: Sequence[TrialRecord],
+    baselines: Sequence[TrialRecord],
+    metrics: Sequence[str],
+    margins: Mapping[str, float],
+) -> dict[str, tuple[float, float]]:
+    """Return the chance of a recommendation, by trial: the smallest pair comes first.
+
+    It is the largest loss to the main reference that is not ruled out, in margins beyond the first, then the smallest
+    t statistic, over the references, of the clearest gain over each, negated.
+    """
+    measured = [baseline for baseline in baselines if baseline.name in samples.records]
+    seeds = seed_variances(samples, metrics, typical=names_of(trials))
+    by_name = {}
+    for trial in trials:
+        excess_loss = 0.0
+        clearest_gains = []
+        for position, reference in enumerate(references_of(trial, measured)):
+            clearest_gain = 0.0
+            for metric in metrics:
+                paired = difference(samples, trial.name, reference.name, metric, seeds[metric])
+                if paired is None or paired.standard_error == 0:
+                    continue
+                clearest_gain = max(clearest_gain, paired.gain / paired.standard_error)
+                if position == 0:
+                    margin = max(margin_of(metric, margins), SMALLEST_MARGIN)
+                    excess_loss = max(excess_loss, -paired.gain_lower_bound / margin - 1)
+            clearest_gains.append(clearest_gain)
+        by_name[trial.name] = (excess_loss, -min(clearest_gains, default=0.0))
+    return by_name
+
+
+def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[str]]:
+    """Return the metrics of the objectives whose differences can be tested, and of those that cannot be resampled."""
+    tested = []
+    untested = []
+    for metric in metrics_of(objectives):
+        if resampled_metrics([metric]) and not why_never_tested(metric):
+            tested.append(metric)
+        else:
+            untested.append(metric)
+    return tested, untested
+
+
+def names_of(records: Sequence[TrialRecord]) -> list[str]:
+    return [record.name for record in records]
+
+
+# --- the answer ------------------------------------------------------------------------------------
+
+
+def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> Answer:
+    """Return what to use, with the differences of the champion and of other finalists to all baselines."""
+    if front.evaluate_only:
+        return Answer(reason="search.evaluate_only chooses no trial")
+    judgement = _Judgement(info, front, splits)
+    for split in [*_later_splits(info), info.search_split]:
+        finalists = judgement.finalists_on(split)
+        is_too_early = split == info.search_split and info.state != "finished"  # later splits may follow
+        if finalists and not is_too_early:
+            return judgement.answer(split, finalists)
+    return Answer(best_baseline=judgement.default_baseline(), reason=_why_no_finalist(info, front))
+
+
+def _why_no_finalist(info: SweepInfo, front: Front) -> str:
+    """Return why no trial has results that a champion is judged by, as a clause."""
+    later = _later_splits(info)
+    has_later_results = any(split in trial.results for trial in front.trials for split in later)
+    will_go_on = info.state == "running" or (bool(front.trials) and info.state != "finished")
+    if will_go_on and not has_later_results:
+        return "no trial has been judged yet"  # a sweep may have no final stage
+    if front.trials:
+        return "the trials have no usable block statistics"
+    if front.infeasible:
+        return "no trial keeps all constraints"
+    return "no trial is complete"
+
+
+def _later_splits(info: SweepInfo) -> list[str]:
+    """Return the splits on which finalists run after the search, the last one first."""
+    return [split for split in ("test", FINAL) if split != info.search_split]
+
+
+@dataclass(frozen=True, slots=True)
+class _Judgement:
+    """A sweep's front with its statistics by split, to be judged."""
+
+    info: SweepInfo
+    front: Front
+    splits: Mapping[str, SplitStatistics]
+
+    @property
+    def _metrics(self) -> list[str]:
+        return split_by_testable(self.info.objectives)[0]
+
+    def finalists_on(self, split: str) -> list[TrialRecord]:
+        """Return the trials that may be judged on a split, the best trade-off of the search first."""
+        if split not in self.splits:
+            return []
+        trials: Sequence[TrialRecord] = self.front.trials  # only finalists have results on later splits
+        if split == self.info.search_split:
+            trials = self.front.members
+        measured = self.splits[split].samples.records
+        return [trial for trial in self.front.by_trade_off(trials) if trial.name in measured]
+
+    def answer(self, split: str, finalists: Sequence[TrialRecord]) -> Answer:
+        statistics = self.splits[split]
+        finalists = self._champion_first(split, finalists)
+        champion = finalists[0]
+        baselines = self._baselines_on(split)
+        references = names_of(references_of(champion, baselines))
+        pairs = [(finalist.name, baseline.name) for finalist in finalists for baseline in baselines]
+        differences = self._differences(split, pairs, {champion.name: references})
+        reason = self._obstacle(split, champion, references)
+        if not reason:
+            reason = Rule(differences=differences, metrics=self._metrics, margins=self.info.margins).why_not(
+                champion.name, references
+            )
+            if reason:
+                reason = f"the best trial, {champion.name}, {reason}"
+        return Answer(
+            metrics=tuple(self._metrics),
+            untested=tuple(split_by_testable(self.info.objectives)[1]),
+            champion=champion.name,
+            finalists=tuple(names_of(finalists)),
+            references=tuple(references),
+            baselines=tuple(names_of(baselines)),
+            split=split,
+            images=statistics.samples.images,
+            seeds=len(statistics.samples.records[champion.name].seeds),
+            differences=differences,
+            recommended=None if reason else champion.name,
+            best_baseline=self.default_baseline() if reason else None,
+            reason=reason,
+        )
+
+    def _champion_first(self, split: str, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Sort finalists by their chance of a recommendation on the images before those of the split.
+
+        Those that cannot be recommended, because of their seeds, come last.
+        """
+        earlier = self.info.search_split
+        if split == "test" and FINAL in self.splits:
+            earlier = FINAL
+        by_name: Mapping[str, tuple[float, float]] = {}
+        if earlier in self.splits:
+            samples = self.splits[earlier].samples
+            measured = [trial for trial in finalists if trial.name in samples.records]
+            by_name = chances(samples, measured, self.front.baselines, self._metrics, self.info.margins)
+
+        def rank(trial: TrialRecord) -> tuple[bool, bool, tuple[float, float]]:
+            has_no_chance = bool(self._why_luck(split, trial))
+            return has_no_chance, trial.name not in by_name, by_name.get(trial.name, (0.0, 0.0))
+
+        return sorted(finalists, key=rank)
+
+    def _baselines_on(self, split: str) -> list[TrialRecord]:
+        measured = self.splits[split].samples.records
+        return [baseline for baseline in self.front.baselines if baseline.name in measured]
+
+    def _differences(
+        self, split: str, pairs: Sequence[tuple[str, str]], references: Mapping[str, Sequence[str]]
+    ) -> DifferenceTable:
+        """Return the differences of pairs in all metrics that can be tested, corrected by their families."""
+        statistics = self.splits[split]
+        differences = []
+        for first, second in pairs:
+            for metric in self._metrics:
+                if metric in statistics.seeds:  # these images may lack a dataset
+                    paired = difference(statistics.samples, first, second, metric, statistics.seeds[metric])
+                    if paired is not None:
+                        differences.append(paired)
+        return primary_families(differences, references)
+
+    def _obstacle(self, split: str, champion: TrialRecord, references: Sequence[str]) -> str:
+        """Return why the champion cannot be recommended whatever the differences are; empty if nothing prevents it."""
+        if self.info.state != "finished":
+            return "the sweep has not finished"
+        missing = self._missing_baselines(split)
+        if missing:
+            return f"{' and '.join(missing)} {plural_verb(missing)} no usable results on the {split} images"
+        if not references:
+            return "there are no baselines to compare with"
+        if not self._metrics:
+            return "no objective has a valid test"
+        if has_images_of_search(self.info, self.splits, split):
+            return f"{champion.name} was chosen on these images, so a gain may be luck with them"
+        if self.info.search_split not in self.splits:
+            return f"{champion.name} was chosen on images of {self.info.search_split} that have no block statistics"
+        untested = self._why_untested(split, champion, references[0])
+        return untested or self._why_luck(split, champion) or self._why_unfit(split, champion, references[0])
+
+    def _why_luck(self, split: str, trial: TrialRecord) -> str:
+        """Return why a trial's results on a split may be luck of its seeds; empty if not."""
+        if not self.splits[split].has_known_seed_variance(trial.name, self._metrics):
+            return f"{trial.name} ran with too few seeds: one may be a lucky one"
+        if has_seeds_of_search(self.info, self.splits, split, trial):
+            return f"{trial.name} was chosen with these seeds, so a gain may be luck with them"
+        return ""
+
+    def _why_unfit(self, split: str, trial: TrialRecord, reference: str) -> str:
+        """Return which condition a trial breaks on a split; empty for none."""
+        if not keeps_constraints(self.info, trial, split, self.front.baselines):
+            return f"{trial.name} breaks a constraint on the {split} images"
+        for baseline in self.front.baselines:  # with accuracy among the metrics the margin limits its loss
+            is_reference = baseline.name == reference and catalogue.ACCURACY not in self._metrics
+            if is_reference and is_less_accurate(trial, baseline, split, self.front.floor):
+                return f"{trial.name} is below the floor of accuracy"
+        return ""
+
+    def _why_untested(self, split: str, trial: TrialRecord, reference: str) -> str:
+        """Return which metric has no test of a trial against the main reference; empty for none."""
+        for metric in self._metrics:
+            problem = why_not_paired(self.splits[split].samples, trial.name, reference, metric)
+            if problem:
+                return f"no difference in {metric} can be tested ({problem})"
+        return ""
+
+    def _missing_baselines(self, split: str) -> list[str]:
+        """Return the labels of the sweep's own baselines that may be better and have no results on the split.
+
+        The main reference counts even if it failed, others only if they have results of the search.
+        """
+        compared = self._baselines_on(split)
+        missing = [baseline.label for baseline in self.front.own_baselines if baseline not in compared]
+        labels = [baseline.label for baseline in self.front.baselines]
+        main = reference_label([*self.info.requested_baselines, *labels])
+        if main and main not in [*missing, *(baseline.label for baseline in compared)]:
+            missing.insert(0, main)
+        return missing
+
+    def default_baseline(self) -> str | None:
+        """Return the baseline to use without a trial: zero-shot, unless another one passes the rule of trials."""
+        for split in [*_later_splits(self.info), self.info.search_split]:
+            if split not in self.splits:
+                continue
+            baselines = self._baselines_on(split)
+            main = main_reference(self.front.baselines)
+            if main is None or main not in baselines:
+                continue
+            usable = [baseline for baseline in baselines if keeps_constraints(self.info, baseline, split, baselines)]
+            for baseline in [*self._passing(split, baselines), main, *usable]:
+                if baseline in usable:
+                    return baseline.name
+        main = main_reference(self.front.baselines)  # without statistics
+        return None if main is None else main.name
+
+    def _passing(self, split: str, baselines: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Return the baselines that pass the rule of trials, none of which another baseline is shown to beat."""
+        references = {}
+        for baseline in baselines[1:]:
+            references[baseline.name] = names_of(references_of(baseline, baselines))
+        pairs = [(name, baseline.name) for name in references for baseline in baselines if baseline.name != name]
+        rule = Rule(
+            differences=self._differences(split, pairs, references), metrics=self._metrics, margins=self.info.margins
+        )
+        passing = []
+        for baseline in baselines[1:]:
+            is_known = self.splits[split].has_known_seed_variance(baseline.name, self._metrics)
+            if is_known and not rule.why_not(baseline.name, references[baseline.name]):
+                passing.append(baseline)
+        return passing
+
+
+def plural_verb(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"

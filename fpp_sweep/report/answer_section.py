@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fpp_sweep.records.answer import SweepStatistics, sentence_of
+from fpp_sweep.records.recommendation import Answer
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.texts import setting_text
 from fpp_sweep.report.document import Block, Section, Text
 from fpp_sweep.report.formatting import decimals_of, format_difference
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
-from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.bootstrap import is_biased
 from fpp_sweep.statistics.paired import Difference, goal_of
-from fpp_sweep.statistics.verdicts import Answer
 
 SIGNIFICANT = "*"
 STYLES: Mapping[str, CellStyle] = {"+": "good", "-": "bad", "": ""}  # by Difference.mark
@@ -53,7 +52,7 @@ def difference_table(answer: Answer) -> Table:
             cells = [Cell(shown_name), Cell(label), *_difference_cells(answer, finalist, metric)]
             rows.append(Row(cells, trial=shown_name))
             shown_name = ""
-    title = f"Finalists minus baselines ({answer.design})"
+    title = f"{' and '.join(answer.finalists)} minus baselines, on {answer.design}"
     return Table(title=title, columns=columns, rows=rows, notes=_difference_notes(answer), sortable=False)
 
 
@@ -65,15 +64,14 @@ def _difference_notes(answer: Answer) -> list[str]:
     biased = [metric for metric in answer.metrics if is_biased(metric)]
     if biased:
         notes.append(f"differences in {' and '.join(biased)} leave out the estimated bias of few images")
-    if answer.seeds_unknown:
-        notes.append("of too few seeds: a difference that is significant on these images may be luck of a seed")
     if answer.untested:
         notes.append(f"without a valid test: {', '.join(answer.untested)}")
     return notes
 
 
 def _significance_note(answer: Answer) -> str:
-    correction = f"significant at 5 % after Holm's correction for {plural(len(answer.differences), 'comparison')}"
+    references = " and ".join(f"to {label_of(name)}" for name in answer.references)
+    correction = f"significant at 5 % after Holm's correction: differences {references} apart, then all others"
     if any(difference.mark for difference in answer.differences.values()):
         return f"{SIGNIFICANT} {correction}"
     return f"no difference is {correction}"

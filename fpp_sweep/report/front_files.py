@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fpp_sweep.records.answer import SweepStatistics, sentence_of
 from fpp_sweep.records.front import Front, metric_of, metrics_shown, splits_of, values_of
+from fpp_sweep.records.recommendation import Answer
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.texts import format_result, format_setting, values_by_setting
 from fpp_sweep.report.answer_section import answer_sections
@@ -20,7 +21,6 @@ from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.files import files_in, read_own, write_json, written_whole
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.paired import Interval
-from fpp_sweep.statistics.verdicts import Answer
 
 HEADER = "# Written by fpp_sweep, and overwritten or deleted by its next report: copy this file to change it."
 
@@ -227,7 +227,7 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
     if record.name == answer.recommended:
         remarks.append("recommended")
     if record.name == answer.best_baseline:
-        remarks.append("the best baseline; no trial is recommended")
+        remarks.append("the baseline to use; no trial is recommended")
     comments = [", ".join([f"{record.name} of sweep {info.name}", *remarks])]
     for split, result in record.results.items():
         values = [f"{metric} {format_result(metric, result)}" for metric in metrics_shown(info)]

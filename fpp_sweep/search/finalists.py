@@ -1,9 +1,9 @@
 """The final stage: after the search its finalists run again, with more pretraining seeds and on fresh images.
 
 The search picks trials by one seed, so that a lucky seed can win. Finalists therefore run with other seeds, which had
-no part in the choice: first on images of the search split that the search did not use (if there are any), then the
-best of them on the test split, with other seeds again. A seed draws the pretraining only: views stay as drawn, so that
-image features and baselines that start from words are computed once.
+no part in the choice: first on images of the search split that the search did not use (if there are any), then one
+of them, the champion, on the test split, with other seeds again. A seed draws the pretraining only: views stay as
+drawn, so that image features and baselines that start from words are computed once.
 
 The choice of finalists depends on the records alone, so that a resumed driver chooses the same ones.
 """
@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of
-from fpp_sweep.records.recommendation import main_reference
+from fpp_sweep.records.recommendation import references_of
 from fpp_sweep.records.records import FINAL, TrialRecord, baseline_name
-from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, first_by_settings
+from fpp_sweep.search.choosing import choose_champion, choose_finalists, first_by_settings
 from fpp_sweep.space.later_seeds import later_seeds
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Finalists
@@ -103,7 +103,7 @@ def _sizes(datasets: Sequence[DatasetInfo]) -> dict[str, int]:
 
 
 class FinalJobs:
-    """The jobs that follow the search: baselines, finalists in the final stage, the best finalists on the test split.
+    """The jobs that follow the search: baselines, finalists in the final stage, their champion on the test split.
 
     Without a final stage, the front members take the role of the finalists and go to the test split directly.
     """
@@ -114,7 +114,7 @@ class FinalJobs:
         self._has_final_stage = has_final_stage
         self._begun: set[Job] = set()
         self._finalists: list[TrialRecord] | None = None  # None until they are chosen
-        self._on_test_split: list[TrialRecord] | None = None  # None until they are chosen
+        self._champions: list[TrialRecord] | None = None  # None until they are chosen
 
     def next(self, records: Mapping[str, TrialRecord], running: Sequence[Job]) -> Job | None:
         """Return the next job; None if no job can begin now. The end of a running job may make the next one possible.
@@ -128,9 +128,9 @@ class FinalJobs:
                 return None
             self._finalists = self._choose(records)
         jobs = self._jobs_of_baselines(search_split) + self._jobs_of_finalists(records)
-        if self._on_test_split is None and self._has_final_stage_ended(jobs, records, running):
-            self._on_test_split = self._choose_for_test_split(records)
-        for record in self._on_test_split or ():
+        if self._champions is None and self._has_final_stage_ended(jobs, records, running):
+            self._champions = self._choose_champion(records)
+        for record in self._champions or ():
             jobs.append(Job(record.name, "test"))
         busy = {job.name for job in running}
         for job in jobs:
@@ -155,7 +155,7 @@ class FinalJobs:
         """Forget all choices: the budget has changed, and the search may go on."""
         self._begun.clear()
         self._finalists = None
-        self._on_test_split = None
+        self._champions = None
 
     def _front(self, records: Mapping[str, TrialRecord]) -> Front:
         return front_of(self._folder.info(), list(records.values()))
@@ -167,7 +167,7 @@ class FinalJobs:
             return first_by_settings(front.members)
         return choose_finalists(self._folder, front, self._space.search.finalists.count)
 
-    def _choose_for_test_split(self, records: Mapping[str, TrialRecord]) -> list[TrialRecord]:
+    def _choose_champion(self, records: Mapping[str, TrialRecord]) -> list[TrialRecord]:
         """Return the finalists that run on the test split; none after a search on the test split."""
         if self._space.search.split == "test":
             return []
@@ -180,7 +180,7 @@ class FinalJobs:
         for record in finalists:
             if FINAL in record.results:
                 finished.append(record)
-        return choose_for_test_split(self._folder, self._front(records), finished)
+        return choose_champion(self._folder, self._front(records), finished)
 
     def _jobs_of_baselines(self, search_split: str) -> list[Job]:
         """Return jobs of the baselines on the last split that finalists run on: test; after a search on test, final."""
@@ -192,16 +192,15 @@ class FinalJobs:
         return [Job(baseline_name(name), split) for name in self._space.baselines()]
 
     def _jobs_of_finalists(self, records: Mapping[str, TrialRecord]) -> list[Job]:
-        """Return the jobs of the final stage: the baseline that finalists are measured against, and the finalists."""
+        """Return the jobs of the final stage: the baselines that finalists must beat, and the finalists."""
         if not self._has_final_stage or not self._finalists:
             return []
-        jobs = []
-        reference = main_reference(self._front(records).own_baselines)
-        if reference is not None:
-            jobs.append(Job(reference.name, FINAL))
-        for record in self._finalists:
-            jobs.append(Job(record.name, FINAL))
-        return jobs
+        baselines = self._front(records).own_baselines
+        names: dict[str, None] = {}
+        for finalist in self._finalists:
+            names |= dict.fromkeys(reference.name for reference in references_of(finalist, baselines))
+        names |= dict.fromkeys(finalist.name for finalist in self._finalists)
+        return [Job(name, FINAL) for name in names]
 
     def _must_begin(self, job: Job, records: Mapping[str, TrialRecord]) -> bool:
         """Return False for a job that has a result, has begun, or belongs to a trial that failed or was stopped."""

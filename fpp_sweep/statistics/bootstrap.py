@@ -27,8 +27,8 @@ from fpp_sweep.statistics.block_stats import (
 )
 
 N_RESAMPLES = 500
-# a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval:
-# below it, intervals cover too rarely (benchmarks/answer.py, `thresholds`)
+# a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval,
+# and two such errors have no test: chance alone makes them (benchmarks/answer.py, `thresholds` and `spread`)
 MIN_CALIBRATION_RATIO = 1.5
 NO_MAP = ""  # stands for the method itself among post-hoc maps
 StatsByMap = Mapping[str, StatsBySeed]  # statistics of a record after post-hoc maps, and always those of `NO_MAP`
@@ -41,13 +41,7 @@ class MetricSamples:
     by_seed: Numbers  # (seeds, 1 + resamples); column 0 holds all images
     points_per_image: float = 0.0  # one image's share of the accuracy; 0 for other metrics
     blocks: int = 1  # number of blocks of the smallest dataset
-    # the smaller of the numbers of right and of wrong answers, for the dataset and seed where it is smallest; 0 for
-    # metrics that are not linearised
-    rarer_answers: int = 0
     calibrated_bias: float = 0.0  # value of a perfectly calibrated model; 0 for other metrics than calibration errors
-    # the largest bias that the debiased value may still have, the mean over datasets: a dataset that is far from
-    # calibration has none, and does not remove that of the others
-    residual_bias: float = 0.0
 
     @property
     def mean_over_seeds(self) -> Numbers:
@@ -176,17 +170,7 @@ def _sample_dataset(metric: str, dataset: str, split: str, stats: Sequence[Block
     bias = 0.0
     if BLOCKWISE_METRICS[metric].calibration_error:
         bias = float(np.mean([calibrated_bias(metric, seed_stats) for seed_stats in stats]))
-    rarer_answers = 0
-    if BLOCKWISE_METRICS[metric].linearised:
-        rarer_answers = min([_rarer_answers(seed_stats) for seed_stats in stats])
-    samples = MetricSamples(
-        by_seed=np.stack(rows),
-        points_per_image=points_per_image,
-        blocks=blocks,
-        rarer_answers=rarer_answers,
-        calibrated_bias=bias,
-    )
-    return replace(samples, residual_bias=residual_bias_of(samples, metric))
+    return MetricSamples(np.stack(rows), points_per_image=points_per_image, blocks=blocks, calibrated_bias=bias)
 
 
 def is_biased(metric: str) -> bool:
@@ -201,52 +185,27 @@ def estimated_bias(measured: MetricSamples, metric: str) -> float:
     return 0.0
 
 
-def is_near_calibration(
-    metric: str, value: float, calibrated_bias: float, min_ratio: float = MIN_CALIBRATION_RATIO
-) -> bool:
+def is_near_calibration(measured: MetricSamples, min_ratio: float = MIN_CALIBRATION_RATIO) -> bool:
     """Return True for a calibration error that is not far above that of a calibrated model on as many images."""
-    if not BLOCKWISE_METRICS[parts_of(metric).stem].calibration_error:
-        return False
-    return value < min_ratio * calibrated_bias
-
-
-def residual_bias_of(measured: MetricSamples, metric: str) -> float:
-    """Return the largest bias that a metric of one dataset may still have without the estimated one.
-
-    The bootstrap finds less than half of the bias near calibration; far from calibration nearly none is left.
-    """
-    if not is_near_calibration(metric, measured.value, measured.calibrated_bias):
-        return 0.0
-    return max(0.0, measured.calibrated_bias - estimated_bias(measured, metric))
-
-
-def _rarer_answers(stats: BlockStats) -> int:
-    right = int(stats.correct.sum())
-    return min(right, stats.total - right)
+    return measured.value < min_ratio * measured.calibrated_bias
 
 
 def _average(datasets: Sequence[MetricSamples]) -> MetricSamples:
     """Return the unweighted mean over datasets."""
     by_seed = []
     calibrated_biases = []
-    residual_biases = []
     points_per_image = datasets[0].points_per_image
     blocks = datasets[0].blocks
-    rarer_answers = datasets[0].rarer_answers
     for samples in datasets:
         by_seed.append(samples.by_seed)
         calibrated_biases.append(samples.calibrated_bias)
-        residual_biases.append(samples.residual_bias)
         points_per_image = max(points_per_image, samples.points_per_image)
         blocks = min(blocks, samples.blocks)
-        rarer_answers = min(rarer_answers, samples.rarer_answers)
     return MetricSamples(
         by_seed=np.mean(by_seed, axis=0),
         points_per_image=points_per_image / len(datasets),
         blocks=blocks,
-        rarer_answers=rarer_answers,
         calibrated_bias=float(np.mean(calibrated_biases)),
-        residual_bias=float(np.mean(residual_biases)),
     )
 
 

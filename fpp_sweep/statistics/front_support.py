@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.bootstrap import SplitSamples, estimated_bias
-from fpp_sweep.statistics.paired import SeedVariances, goal_of, pairwise_differences
+from fpp_sweep.statistics.paired import MIN_IMAGES, SeedVariances, goal_of, pairwise_differences
 
 LIKELY = 0.8  # share of resamples in which a trial is on the front
 CLEARLY_AHEAD = 2.33  # standard deviations, in every objective: 99 % one-sided
@@ -63,10 +63,10 @@ def front_support(
     """
     compared = [name for name in values if name in samples.records]
     resampled = _metrics_of_all(samples, compared, metrics)
-    if len(compared) < 2 or not resampled:  # without rivals every trial is on the front
+    has_too_few_images = min(samples.images.values(), default=0) < MIN_IMAGES
+    if len(compared) < 2 or not resampled or has_too_few_images:  # without rivals every trial is on the front
         return FrontSupport()
     points = resampled_points(samples, compared, resampled, seeds)
-    residual_biases = _residual_biases(samples, compared, resampled)
     ahead = clearly_ahead(samples, compared, resampled, seeds)
     for index, metric in enumerate(metrics):
         if metric in resampled:
@@ -74,9 +74,8 @@ def front_support(
         exact = np.array([values[name][index] for name in compared]) * catalogue.sign(goal_of(metric))
         same_in_each_resample = np.broadcast_to(exact[:, None], points.shape[1:])
         points = np.concatenate([points, same_in_each_resample[None]])
-        residual_biases = np.concatenate([residual_biases, np.zeros((1, len(compared)))])
         ahead &= exact[:, None] > exact
-    shares = _least_share_on_front(points, residual_biases)
+    shares = share_on_front(points)
     support = {}
     for index, name in enumerate(compared):
         rivals = np.flatnonzero(ahead[:, index])
@@ -115,25 +114,6 @@ def resampled_points(
             draws.append(debiased + seed_deviation * generator.standard_normal(len(debiased)))
         rows.append(np.stack(draws) * catalogue.sign(goal_of(metric)))
     return np.stack(rows)
-
-
-def _least_share_on_front(points: Numbers, residual_biases: Numbers) -> Numbers:
-    """Return (trials,): the share of resamples on the front, with the residual biases subtracted or not.
-
-    The smaller share counts, because few images do not tell which trials near to calibration are calibrated.
-    """
-    shares = share_on_front(points)
-    if not residual_biases.any():
-        return shares
-    return np.minimum(shares, share_on_front(points + residual_biases[:, :, None]))
-
-
-def _residual_biases(samples: SplitSamples, names: Sequence[str], metrics: Sequence[str]) -> Numbers:
-    """Return (metrics, trials): how much better each trial may be than its debiased value of a calibration error."""
-    rows = []
-    for metric in metrics:
-        rows.append([samples.records[name].metrics[metric].residual_bias for name in names])
-    return np.array(rows)
 
 
 def share_on_front(points: Numbers) -> Numbers:

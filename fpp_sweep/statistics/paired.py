@@ -1,18 +1,15 @@
 """Intervals and paired differences of records, with the variance of images and that of seeds.
 
 The variance of images comes from the bootstrap, with the seeds held fixed. The variance of seeds comes from the values
-of a record's seeds. Three seeds estimate it badly: a record whose seeds agree by chance looks certain. The estimate is
-therefore moderated: half of the typical variance of all records is added to each record's own, which counts as one more
-degree of freedom. The typical variance is the geometric mean, so that one unstable record does not hide the others.
-Of the rules that were simulated (benchmarks/RESULTS.md, Answer), this one keeps false differences at 5 % or fewer both
-where all records vary equally and where one varies ten times as much as the rest. The two variances add up, with
-degrees of freedom by Satterthwaite.
+of a record's seeds, on all splits that it ran on. Three seeds estimate it badly, and a record whose seeds agree by
+chance looks certain. The larger of a record's own variance and of the mean over finalists therefore counts. The two
+variances add up, with degrees of freedom by Satterthwaite.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -30,14 +27,13 @@ from fpp_sweep.statistics.bootstrap import (
     is_near_calibration,
 )
 
+POWER = 0.8  # chance that a difference of the size that a sweep could show is shown
 LEVEL = 0.05  # level of tests; intervals are 95 % intervals
-TYPICAL_SHARE = 0.5  # share of the typical seed variance that is added to each record's own
 # degrees of freedom that the seed variance of all records needs; with 1, from a single record of two seeds, 13 % of
 # simulated sweeps had a false difference
 MIN_SEED_DEGREES = 2
 MIN_IMAGES = 30  # images that the smallest dataset needs for any interval
 MIN_BLOCKS = 25  # blocks that it needs: sweeps of different sizes share few blocks, those of the larger sweep
-MIN_RARER_ANSWERS = 20  # right and wrong answers that a metric of the ranking needs for an interval
 # metrics whose bootstrap intervals contain the truth in less than 90 % of samples (benchmarks/answer.py, `metrics`)
 BAD_COVERAGE = ("sce", "aece", "mce", "nll_calibration", "brier_calibration")
 
@@ -71,10 +67,6 @@ class Difference:
     A calibration error that is measured on few images is too large. This bias depends on the confidences, and is
     largest for a calibrated model. Refinement that is measured on few images is too small. The bootstrap estimates the
     bias; the interval and both tests subtract the estimate.
-
-    Near calibration the bootstrap finds less than half of the bias. Both tests therefore also subtract the residual
-    bias, the most that may be left: `p_value` that of the difference, and `gain_lower_bound` that of the second. The
-    second may be calibrated in truth, so that a loss to it does not show.
     """
 
     first: str
@@ -85,7 +77,6 @@ class Difference:
     degrees_of_freedom: float
     p_value: float
     bias: float = 0.0  # estimated by the bootstrap
-    hidden_loss: float = 0.0  # residual bias of the second: the true loss to it may be larger by as much
     adjusted_p: float = math.nan  # by Holm's correction within its family
     family_size: int = 1
 
@@ -130,22 +121,22 @@ class Difference:
     def gain_lower_bound(self) -> float:
         """The one-sided 95 % bound: the true gain is smaller in 5 % of cases at most."""
         uncertainty = t_quantile(1 - LEVEL, self.degrees_of_freedom) * self.standard_error
-        return self.gain - uncertainty - self.hidden_loss
+        return self.gain - uncertainty
 
     def excludes_loss_beyond(self, margin: float) -> bool:
         """Return True if a loss of more than `margin` is ruled out at one-sided 5 %."""
         return self.gain_lower_bound >= -margin
 
-    def hides_loss_beyond(self, margin: float) -> bool:
-        """Return True if a loss of more than `margin` is not ruled out, but would be without the hidden loss."""
-        if self.excludes_loss_beyond(margin):
-            return False
-        return self.gain_lower_bound + self.hidden_loss >= -margin
-
 
 def goal_of(metric: str) -> catalogue.Goal:
     """Return the direction of a metric, such as `ece` or `ece/dtd`."""
     return catalogue.metric(metric).goal
+
+
+def detectable(paired: Difference, comparisons: int) -> float:
+    """Return the true difference that is shown in 80 % of such samples, after Holm's first step."""
+    threshold = t_quantile(1 - LEVEL / 2 / comparisons, paired.degrees_of_freedom)
+    return (threshold + t_quantile(POWER, paired.degrees_of_freedom)) * paired.standard_error
 
 
 # --- Student's t -----------------------------------------------------------------------------------
@@ -182,33 +173,35 @@ def own_seed_variance(samples: MetricSamples) -> Variance:
 
 @dataclass(frozen=True, slots=True)
 class SeedVariances:
-    """Moderated variances of a single seed, for one metric."""
+    """Variances of a single seed, for one metric."""
 
     pooled: Variance  # the mean over records, for a record of one seed
-    by_record: Mapping[str, Variance]
+    by_record: Mapping[str, Variance]  # of records with several seeds: the larger of their own and the mean
 
     @classmethod
-    def of(cls, records: Iterable[RecordSamples], metric: str) -> SeedVariances:
-        """Return the moderated variances of the records that have several seeds; zero for all if there is none."""
-        own_variances: dict[str, Variance] = {}
-        unvaried: dict[str, Variance] = {}
-        log_spreads: list[float] = []
+    def of(cls, records: Iterable[RecordSamples], metric: str, typical: Collection[str] = ()) -> SeedVariances:
+        """Return the variances of the records that have several seeds; zero for all if there is none.
+
+        A record may come once for each split, with other seeds. The mean is that of the records in `typical`, if any
+        of them has several seeds.
+        """
+        own: dict[str, list[Variance]] = {}
+        unvaried = {}
         for record in records:
             if record.deterministic or metric not in record.metrics or len(record.seeds) < 2:
                 continue
             samples = record.metrics[metric]
             if (samples.by_seed == samples.by_seed[0]).all():  # its seeds change nothing, such as those of zero-shot
                 unvaried[record.name] = NO_VARIANCE
-                continue
-            own_variances[record.name] = own_seed_variance(samples)
-            log_spreads.append(_log_spread(samples))
-        if not own_variances:
+            else:
+                own.setdefault(record.name, []).append(own_seed_variance(samples))
+        if not own:
             return cls(NO_VARIANCE, unvaried)
-        typical = math.exp(sum(log_spreads) / len(log_spreads))
-        moderated = {}
-        for name, own in own_variances.items():
-            moderated[name] = Variance(own.value + TYPICAL_SHARE * typical, own.degrees_of_freedom + 1)
-        return cls(_pooled(own_variances.values()), {**unvaried, **moderated})
+        by_record = {name: _pooled(variances) for name, variances in own.items()}
+        pooled = _pooled([by_record[name] for name in by_record if name in typical] or by_record.values())
+        for name, variance in by_record.items():
+            by_record[name] = max(variance, pooled, key=lambda either: either.value)
+        return cls(pooled, {**unvaried, **by_record})
 
     @property
     def is_known(self) -> bool:
@@ -238,18 +231,6 @@ def _pooled(variances: Iterable[Variance]) -> Variance:
     return Variance(weighted_sum / degrees_of_freedom, degrees_of_freedom)
 
 
-def _log_spread(samples: MetricSamples) -> float:
-    """Return the logarithm of the variance over seeds, corrected for the mean of log chi-square.
-
-    Accuracies of few images tie by chance, and the logarithm of 0 would hide all other records: the variance counts as
-    at least that of rounding to whole images.
-    """
-    rounding = samples.points_per_image**2 / 12
-    spread = max(float(samples.seed_values.var(ddof=1)), rounding, 1e-12)
-    half = (len(samples.by_seed) - 1) / 2
-    return math.log(spread) - float(special.digamma(half)) + math.log(half)
-
-
 def satterthwaite(variances: Sequence[Variance]) -> Variance:
     """Return the sum of independent variances with its effective degrees of freedom."""
     total = 0.0
@@ -267,12 +248,14 @@ def satterthwaite(variances: Sequence[Variance]) -> Variance:
 # --- intervals -------------------------------------------------------------------------------------
 
 
-def seed_variances(samples: SplitSamples, metrics: Iterable[str]) -> dict[str, SeedVariances]:
-    """Return the moderated seed variances of a split's records, by metric."""
-    variances = {}
-    for metric in metrics:
-        variances[metric] = SeedVariances.of(samples.records.values(), metric)
-    return variances
+def seed_variances(
+    samples: SplitSamples, metrics: Iterable[str], others: Sequence[SplitSamples] = (), typical: Collection[str] = ()
+) -> dict[str, SeedVariances]:
+    """Return the seed variances of a split's records, by metric; those of other splits count, too."""
+    records = list(samples.records.values())
+    for other in others:
+        records += other.records.values()
+    return {metric: SeedVariances.of(records, metric, typical) for metric in metrics}
 
 
 def metric_interval(
@@ -300,9 +283,8 @@ def metric_interval(
     variance = satterthwaite([images, seeds.variance_of_mean(samples.records[name])])
     half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
     centre = measured.value - bias
-    lowest = centre - half_width - measured.residual_bias
     largest = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].largest
-    return Interval(measured.value, max(0.0, lowest), min(largest, centre + half_width))
+    return Interval(measured.value, max(0.0, centre - half_width), min(largest, centre + half_width))
 
 
 def _variance_of_bias(bias: Value) -> Value:
@@ -377,7 +359,7 @@ def _why_no_interval(samples: SplitSamples, measured: MetricSamples | None, metr
     shortage = _shortage(samples, measured, metric)
     if shortage:
         return f"fewer than {shortage}"
-    if is_near_calibration(metric, measured.value, measured.calibrated_bias, min_ratio):
+    if is_near_calibration(measured, min_ratio):
         return f"too near to {measured.calibrated_bias:.1f}, the error of a calibrated model on as many images"
     return ""
 
@@ -392,8 +374,6 @@ def _shortage(samples: SplitSamples, measured: MetricSamples, metric: str) -> st
         return f"{MIN_IMAGES} images"
     if measured.blocks < MIN_BLOCKS:
         return f"{MIN_BLOCKS} blocks of images"
-    if BLOCKWISE_METRICS[parts.stem].linearised and measured.rarer_answers < MIN_RARER_ANSWERS:
-        return f"{MIN_RARER_ANSWERS} right or wrong answers"
     return ""
 
 
@@ -405,6 +385,7 @@ def why_not_paired(samples: SplitSamples, first: str, second: str, metric: str) 
     never_tested = why_never_tested(metric)
     if never_tested:
         return never_tested
+    both = []
     for name in (first, second):
         measured = samples.metric(name, metric)
         if measured is None:
@@ -412,6 +393,9 @@ def why_not_paired(samples: SplitSamples, first: str, second: str, metric: str) 
         shortage = _shortage(samples, measured, metric)
         if shortage:
             return f"fewer than {shortage}"
+        both.append(measured)
+    if is_near_calibration(max(both, key=lambda measured: measured.value)):
+        return "few images do not tell errors near to calibration apart"
     return ""
 
 
@@ -435,13 +419,8 @@ def difference(
     variance = satterthwaite([images, first_seeds, second_seeds])
     if _are_identical(samples.records[first], samples.records[second]):
         standard_error = 0.0
-        hidden_loss = 0.0
     else:
         standard_error = math.sqrt(variance.value)
-        hidden_loss = subtrahend.residual_bias
-    debiased = np.array(value - bias)
-    residual_biases = np.array([minuend.residual_bias, subtrahend.residual_bias])
-    tested_value = float(without_residual_bias(debiased, *residual_biases))
     return Difference(
         first=first,
         second=second,
@@ -449,9 +428,8 @@ def difference(
         value=value,
         standard_error=standard_error,
         degrees_of_freedom=variance.degrees_of_freedom,
-        p_value=two_sided_p(tested_value, standard_error, variance.degrees_of_freedom),
+        p_value=two_sided_p(value - bias, standard_error, variance.degrees_of_freedom),
         bias=bias,
-        hidden_loss=hidden_loss,
     )
 
 
@@ -466,15 +444,6 @@ def _are_identical(first: RecordSamples, second: RecordSamples) -> bool:
         if not np.array_equal(samples.mean_over_seeds, second.metrics[metric].mean_over_seeds):
             return False
     return True
-
-
-def without_residual_bias(difference: Numbers, first: Numbers, second: Numbers) -> Numbers:
-    """Return debiased differences nearer to 0 by the residual bias that the worse side may have more than the other.
-
-    Two calibrated models may differ by as much on few images. `first` and `second` are the residual biases.
-    """
-    bias_of_worse_side = np.maximum(0.0, np.sign(difference) * (first - second))
-    return np.asarray(np.sign(difference) * np.maximum(0.0, np.abs(difference) - bias_of_worse_side))
 
 
 def difference_over_seeds(
@@ -563,11 +532,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def pairwise_differences(
     samples: SplitSamples, names: Sequence[str], metric: str, seeds: SeedVariances
 ) -> tuple[Numbers, Numbers]:
-    """Return paired differences between all records without bias: (records, records) values and standard errors."""
+    """Return paired differences between all records without bias: (records, records) values and standard errors.
+
+    Two errors near to calibration differ by 0, as few images do not tell them apart.
+    """
     draws = []
+    are_near = []
     values = []
     biases = []
-    residual_biases = []
     seed_variances_of_means = []
     for name in names:
         record = samples.records[name]
@@ -575,7 +547,7 @@ def pairwise_differences(
         bias = estimated_bias(measured, metric)
         draws.append(measured.draws)
         biases.append(bias)
-        residual_biases.append(measured.residual_bias)
+        are_near.append(is_near_calibration(measured))
         values.append(measured.value - bias)
         seed_variances_of_means.append(seeds.variance_of_mean(record).value)
     seed_variance = np.array(seed_variances_of_means)
@@ -584,6 +556,7 @@ def pairwise_differences(
     extra = samples.records[names[0]].metrics[metric].extra_variance
     bias_variance = _variance_of_bias(np.subtract.outer(biases, biases))
     variance = np.maximum(image_variance, 0) + extra + bias_variance + seed_variance[:, None] + seed_variance
-    residuals = np.array(residual_biases)
-    differences = without_residual_bias(np.subtract.outer(values, values), residuals[:, None], residuals)
+    is_near = np.array(are_near)
+    differences = np.subtract.outer(values, values)
+    differences[is_near[:, None] & is_near] = 0.0
     return differences, np.sqrt(variance)

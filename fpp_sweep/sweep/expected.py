@@ -11,7 +11,6 @@ from typing import Any
 from fpp_sweep.records.recommendation import reference_label
 from fpp_sweep.records.records import FINAL, baseline_name, trial_name
 from fpp_sweep.records.texts import setting_text
-from fpp_sweep.search.choosing import MAX_ON_TEST_SPLIT
 from fpp_sweep.search.study import random_trials, suggest
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import QueuedPoint, Space
@@ -46,12 +45,14 @@ class ExpectedSweep:
         if self.later_plans:
             labels = list(baselines)
             if search.split != "test":  # the finalists alone are measured against all baselines, on the test split
-                labels = [reference_label(baselines)] if baselines else []
+                methods = {config.method for config in self.finalists()}
+                main = reference_label(baselines)
+                labels = [label for label in baselines if label == main or label in methods]
             tasks[FINAL] = self._tasks([*(baselines[label] for label in labels), *self.finalists()], FINAL)
         if search.split != "test" and not search.evaluate_only:
             on_test = self.finalists()
             if self.later_plans:
-                on_test = on_test[:MAX_ON_TEST_SPLIT]
+                on_test = on_test[:1]
             tasks["test"] = self._tasks([*baselines.values(), *on_test], "test")
         return tasks
 

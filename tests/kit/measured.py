@@ -10,7 +10,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, metric_value, to_bytes
-from fpp_sweep.statistics.bootstrap import N_RESAMPLES, MetricSamples, RecordSamples, SplitSamples, residual_bias_of
+from fpp_sweep.statistics.bootstrap import N_RESAMPLES, MetricSamples, RecordSamples, SplitSamples
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import baseline, sweep_info, trial
 
@@ -134,13 +134,12 @@ def _mean(rows):
 # ------------------------------------------------------------ resamples
 
 
-def metric_samples(values_by_seed, image_noise, calibrated_bias=0.0, blocks=200, metric="accuracy"):
+def metric_samples(values_by_seed, image_noise, calibrated_bias=0.0, blocks=200):
     """Return samples of one metric: a value for each seed, and resamples around it; `image_noise` is (resamples,)."""
     by_seed = []
     for value in values_by_seed:
         by_seed.append(np.concatenate([[value], value + image_noise]))
-    samples = MetricSamples(np.array(by_seed), blocks=blocks, calibrated_bias=calibrated_bias)
-    return replace(samples, residual_bias=residual_bias_of(samples, metric))
+    return MetricSamples(np.array(by_seed), blocks=blocks, calibrated_bias=calibrated_bias)
 
 
 def split_samples(records, *, image_sd=0.5, deterministic=(), images=1000, seed=0):

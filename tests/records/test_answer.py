@@ -1,20 +1,18 @@
 """The answer of a sweep, read from its folder."""
 
+import re
 import shutil
 from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.records.answer import SweepStatistics, sentence_of, statistics_of
-from fpp_sweep.records.front import front_of
+from fpp_sweep.records.answer import sentence_of, statistics_of
 from fpp_sweep.records.measurements import read_block_stats
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.statistics.front_support import FrontSupport
-from fpp_sweep.statistics.verdicts import Answer
 from tests.kit.measured import SEARCH_SEED, World, write_block_stats, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
-from tests.kit.records import ACCURACY, ECE, SECONDS, sweep_info, trial
+from tests.kit.records import ACCURACY, ECE
 
 BETTER = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
 EQUAL = {ZERO_SHOT: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}
@@ -29,50 +27,64 @@ def read_statistics(folder):
     return statistics_of(folder, folder.info(), folder.trials())
 
 
-def test_a_trial_that_is_better_without_a_loss_is_recommended(tmp_path):
+def test_a_trial_that_beats_both_references_without_a_loss_is_to_be_used(tmp_path):
     folder = write_sweep_of(tmp_path, BETTER)
     statistics = read_statistics(folder)
-    assert (statistics.answer.recommended, statistics.answer.best_baseline) == ("trial-0002", None)
-    assert statistics.answer.split == "test"
-    assert statistics.answer.difference("trial-0002", f"baseline-{ZERO_SHOT}", "accuracy").mark == "+"
+    answer = statistics.answer
+    assert (answer.recommended, answer.best_baseline, answer.split) == ("trial-0002", None, "test")
+    assert answer.references == (f"baseline-{ZERO_SHOT}", f"baseline-{TPT}")
+    assert answer.difference("trial-0002", f"baseline-{ZERO_SHOT}", "accuracy").mark == "+"
     sentence = sentence_of(statistics)
-    assert sentence.startswith("Recommended: trial-0002 with ")
-    assert sentence.endswith("(3 seeds, 2 x 1000 test images).")
+    assert sentence.startswith("Use trial-0002 (gamma2 ")
+    for gain in ("points less ece than tpt from words", "points more accuracy than zero_shot"):
+        assert gain in sentence
+    assert sentence.endswith(", on 3 seeds and 2 x 1000 test images.")
 
 
-def test_without_a_significant_difference_the_best_baseline_is_named(tmp_path):
-    folder = write_sweep_of(tmp_path, EQUAL)
-    statistics = read_statistics(folder)
-    assert statistics.answer.best_baseline is not None
+def test_an_objective_without_a_shown_gain_is_equal_within_its_interval(tmp_path):
+    sides = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.602, 0.05)}
+    statistics = read_statistics(write_sweep_of(tmp_path, sides))
+    paired = statistics.answer.difference("trial-0002", f"baseline-{TPT}", "accuracy")
+    bound = max(abs(paired.low), abs(paired.high))
+    assert f"accuracy equal within {bound:.1f} (95 %)" in sentence_of(statistics)
+
+
+def test_a_trial_that_equals_zero_shot_is_not_recommended_for_beating_its_method_from_words(tmp_path):
+    """Adaptation of words costs calibration, which each trial without an effect then gains."""
+    sides = {ZERO_SHOT: (0.60, 0.05), TPT: (0.60, 0.25), "trial-0002": (0.60, 0.05)}
+    answer = read_statistics(write_sweep_of(tmp_path, sides)).answer
+    assert answer.difference("trial-0002", f"baseline-{TPT}", "ece").mark == "+"
+    assert (answer.recommended, answer.best_baseline) == (None, f"baseline-{ZERO_SHOT}")
+
+
+def test_a_trial_that_its_method_from_words_equals_is_not_recommended(tmp_path):
+    sides = {ZERO_SHOT: (0.60, 0.15), TPT: (0.64, 0.05), "trial-0002": (0.64, 0.05)}
+    answer = read_statistics(write_sweep_of(tmp_path, sides)).answer
+    assert (answer.recommended, answer.best_baseline) == (None, f"baseline-{TPT}")  # which passes the same rule
+    assert answer.reason == "the best trial, trial-0002, is not shown to be better than tpt from words"
+
+
+def test_a_baseline_that_loses_calibration_is_not_the_one_to_use_however_accurate_it_is(tmp_path):
+    sides = {ZERO_SHOT: (0.60, 0.05), TPT: (0.66, 0.25), "trial-0002": (0.60, 0.05)}
+    assert read_statistics(write_sweep_of(tmp_path, sides)).answer.best_baseline == f"baseline-{ZERO_SHOT}"
+
+
+def test_without_a_shown_gain_the_sentence_says_what_was_measured_and_what_could_be_shown(tmp_path):
+    statistics = read_statistics(write_sweep_of(tmp_path, EQUAL))
+    assert statistics.answer.best_baseline == f"baseline-{ZERO_SHOT}"
     sentence = sentence_of(statistics)
-    assert sentence.startswith("No trial is recommended, because no finalist is shown to be better than ")
-    assert sentence.endswith(f"; the best baseline in accuracy is {TPT} (3 seeds, 2 x 1000 test images).")
+    assert sentence.startswith("Use zero_shot: the best trial, trial-0002, is not shown to be better than ")
+    assert re.search(r"The best trial has [\d.]+ ± [\d.]+ points (more|less) (accuracy|ece) than ", sentence)
+    assert re.search(r"this sweep could show [\d.]+ \(80 % power\)", sentence)
     assert not [difference for difference in statistics.answer.differences.values() if difference.mark]
 
 
-@pytest.mark.parametrize(
-    ("recommended", "best_baseline", "sentence"),
-    [
-        ("trial-0003", None, "Recommended: trial-0003 with gamma2 4.3: for a reason."),
-        (
-            None,
-            f"baseline-{TPT}",
-            f"No trial is recommended, because for a reason; the best baseline in accuracy is {TPT}.",
-        ),
-        (None, None, "Nothing is recommended: for a reason."),
-    ],
-)
-def test_the_sentence_names_the_trial_with_its_settings_or_the_best_baseline(recommended, best_baseline, sentence):
-    front = front_of(sweep_info(), [trial(2), trial(3, params={"fpp.gamma2": 4.3})])
-    answer = Answer(recommended=recommended, best_baseline=best_baseline, reason="for a reason")
-    statistics = SweepStatistics(front=front, splits={}, support=FrontSupport(), answer=answer)
-    assert sentence_of(statistics) == sentence
-
-
-def test_the_family_of_tests_has_every_finalist_baseline_and_objective(tmp_path):
+def test_the_families_are_the_differences_to_each_reference_and_all_others(tmp_path):
     answer = read_statistics(write_sweep_of(tmp_path, BETTER)).answer
-    assert len(answer.differences) == len(answer.finalists) * 2 * 2 == 8
-    assert {difference.family_size for difference in answer.differences.values()} == {8}
+    sizes = {key: paired.family_size for key, paired in answer.differences.items()}
+    assert len(sizes) == len(answer.finalists) * 2 * 2
+    assert {size for (name, _, _), size in sizes.items() if name == answer.champion} == {2}
+    assert {size for (name, _, _), size in sizes.items() if name != answer.champion} == {4}
 
 
 def test_before_finalists_run_there_is_no_answer_and_no_promise_of_a_final_stage(tmp_path):
@@ -80,38 +92,29 @@ def test_before_finalists_run_there_is_no_answer_and_no_promise_of_a_final_stage
     folder.write_info(replace(folder.info(), state="running", space={"search": {"finalists": {"seeds": 1}}}))
     statistics = read_statistics(folder)
     assert statistics.answer.recommended is None
-    assert sentence_of(statistics) == "Nothing is recommended: no finalist has been judged yet."
+    assert sentence_of(statistics).startswith("Use zero_shot: no trial has been judged yet")
 
 
-def test_without_a_trial_that_keeps_the_constraints_the_best_baseline_is_named(tmp_path):
+def test_without_a_trial_that_keeps_the_constraints_a_baseline_is_named(tmp_path):
     folder = write_sweep_of(tmp_path, BETTER)
     for record in folder.trials():
         if record.kind == "trial":
             folder.write_trial(replace(record, constraints={"ece": 1.0}))
-    answer = read_statistics(folder).answer
-    assert (answer.recommended, answer.best_baseline) == (None, f"baseline-{ZERO_SHOT}")
-    sentence = sentence_of(read_statistics(folder))
-    assert (
-        sentence == "No trial is recommended, because no trial keeps all constraints; "
-        "the best baseline in accuracy is zero_shot."
-    )
+    assert sentence_of(read_statistics(folder)) == "Use zero_shot: no trial keeps all constraints."
     for record in folder.trials():
         if record.kind == "trial":
             folder.write_trial(replace(record, state="failed", values=None, results={}))
-    assert "because no trial is complete; the best" in sentence_of(read_statistics(folder))
+    assert sentence_of(read_statistics(folder)) == "Use zero_shot: no trial is complete."
 
 
 def test_nothing_is_recommended_if_seeds_may_matter_and_each_trial_has_one(tmp_path):
     folder = write_sweep_of(tmp_path, BETTER, ("val", "test"), seeds=(0,))
     answer = read_statistics(folder).answer
-    assert answer.seeds_unknown
     assert answer.best_baseline is not None
-    assert answer.reason == "the finalists have too few seeds: one may be a lucky one"
+    assert answer.reason == "trial-0002 ran with too few seeds: one may be a lucky one"
     for record in folder.trials():  # prompts of words have no seed
         folder.write_trial(replace(record, config={**record.config, "prompt": "a photo of a"}))
-    answer = read_statistics(folder).answer
-    assert not answer.seeds_unknown
-    assert answer.recommended == "trial-0002"
+    assert read_statistics(folder).answer.recommended == "trial-0002"
 
 
 @pytest.mark.parametrize("passed_over", ["trial-0002", "trial-0003"])
@@ -141,8 +144,7 @@ def test_seeds_that_were_measured_and_change_nothing_are_known(tmp_path):
     folder = write_measured_sweep(
         tmp_path / "sweep", WorldWithoutSeeds(1000, seed=3), BETTER, splits, seeds=(0, 1, 2), is_search_apart=True
     )
-    answer = read_statistics(folder).answer
-    assert (answer.recommended, answer.seeds_unknown) == ("trial-0002", False)
+    assert read_statistics(folder).answer.recommended == "trial-0002"
 
 
 def test_intervals_of_the_search_have_the_variance_of_seeds_from_the_final_stage(tmp_path):
@@ -154,23 +156,6 @@ def test_intervals_of_the_search_have_the_variance_of_seeds_from_the_final_stage
     add_results_on_final(folder, final)
     wide = read_statistics(folder).interval(folder.trial("trial-0002"), "val", "accuracy")
     assert wide.high - wide.low > narrow.high - narrow.low
-
-
-@pytest.mark.parametrize("shifts_on_final", [{}, {"trial-0002": (-0.1, 0.0, 0.1)}], ids=["unknown", "known"])
-def test_a_final_stage_does_not_change_what_the_seeds_of_the_search_tell(tmp_path, shifts_on_final):
-    world = WorldWithoutSeeds(1000, seed=3)
-    shifts = {TPT: (-0.04, 0.04)}
-    folder = write_measured_sweep(tmp_path / "sweep", world, BETTER, seeds=(0, 1), shifts=shifts)
-    unchanged = [f"baseline-{ZERO_SHOT}"]  # its seeds change nothing
-    if not shifts_on_final:
-        unchanged.append(f"baseline-{TPT}")  # only the search has seeds that change it
-    before = read_statistics(folder)
-    final = write_measured_sweep(tmp_path / "final", world, BETTER, (FINAL,), seeds=(1, 2, 3), shifts=shifts_on_final)
-    add_results_on_final(folder, final)
-    after = read_statistics(folder)
-    for name in unchanged:
-        record = folder.trial(name)
-        assert after.interval(record, "val", "accuracy") == before.interval(record, "val", "accuracy")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +172,7 @@ def test_a_trial_is_recommended_only_on_images_that_did_not_choose_it(tmp_path, 
     answer = read_statistics(folder).answer
     assert answer.split == later
     assert answer.best_baseline is not None
-    assert answer.reason == "the finalists were chosen on these images, so a gain may be luck with them"
+    assert answer.reason == "trial-0002 was chosen on these images, so a gain may be luck with them"
     if later == "test":
         return
     fresh = World(1000, seed=4, prefix="fresh")
@@ -224,7 +209,7 @@ def test_one_dataset_with_the_images_of_the_search_is_enough(tmp_path):
         write_block_stats(folder, record.name, "test", mixed)
     answer = read_statistics(folder).answer
     assert answer.best_baseline is not None
-    assert answer.reason == "the finalists were chosen on these images, so a gain may be luck with them"
+    assert answer.reason == "trial-0002 was chosen on these images, so a gain may be luck with them"
 
 
 def test_nothing_is_recommended_if_the_images_of_the_search_are_unknown(tmp_path):
@@ -233,7 +218,7 @@ def test_nothing_is_recommended_if_the_images_of_the_search_are_unknown(tmp_path
         shutil.rmtree(folder.artifacts(record.name) / "val")
     answer = read_statistics(folder).answer
     assert answer.best_baseline is not None
-    assert answer.reason.startswith("it is unknown on which images of val the finalists were chosen")
+    assert answer.reason == "trial-0002 was chosen on images of val that have no block statistics"
 
 
 @pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
@@ -259,7 +244,7 @@ def test_finalists_and_baselines_must_keep_the_constraints_on_the_images_they_ar
     ):
         folder.write_info(replace(folder.info(), space={"constraints": [constraint]}))
         answer = read_statistics(folder).answer
-        assert (answer.recommended, answer.reason) == (None, "no finalist keeps all constraints on the test images")
+        assert (answer.recommended, answer.reason) == (None, "trial-0002 breaks a constraint on the test images")
     accuracy = folder.trial("baseline-tpt").results["test"].average["ece"]
     folder.write_info(
         replace(folder.info(), space={"constraints": [{"name": "c", "metric": "ece", "at_least": accuracy}]})
@@ -291,11 +276,11 @@ def test_costs_are_constrained_as_the_search_has_measured_them(tmp_path):
     for record in folder.trials():
         slow = replace(record.results["test"], costs={"a": {"adapt": 1e9}})
         folder.write_trial(replace(record, results={**record.results, "test": slow}))
-    assert read_statistics(folder).answer.best_baseline == "baseline-tpt"
-    tpt = folder.trial("baseline-tpt")
-    slow = replace(tpt.results["val"], costs={"a": {"adapt": 46.0}})
-    folder.write_trial(replace(tpt, results={**tpt.results, "val": slow}))
     assert read_statistics(folder).answer.best_baseline == "baseline-zero_shot"
+    zero_shot = folder.trial("baseline-zero_shot")
+    slow = replace(zero_shot.results["val"], costs={"a": {"adapt": 46.0}})
+    folder.write_trial(replace(zero_shot, results={**zero_shot.results, "val": slow}))
+    assert read_statistics(folder).answer.best_baseline == "baseline-tpt"
 
 
 def test_a_finalist_of_one_seed_is_not_recommended_on_the_seeds_of_an_imported_record(tmp_path):
@@ -311,8 +296,7 @@ def test_a_finalist_of_one_seed_is_not_recommended_on_the_seeds_of_an_imported_r
     answer = read_statistics(folder).answer
     assert "baseline-theirs" in answer.baselines
     assert answer.best_baseline is not None
-    assert answer.seeds_unknown
-    assert answer.reason == "the finalists have too few seeds: one may be a lucky one"
+    assert answer.reason == "trial-0002 ran with too few seeds: one may be a lucky one"
 
 
 def test_no_trial_is_recommended_on_the_seeds_that_chose_it(tmp_path):
@@ -327,7 +311,7 @@ def test_no_trial_is_recommended_on_the_seeds_that_chose_it(tmp_path):
         folder.write_trial(replace(record, results={**record.results, "val": same_seeds}))
     answer = read_statistics(folder).answer
     assert answer.best_baseline is not None
-    assert answer.reason == "the finalists were chosen with these seeds, so a gain may be luck with them"
+    assert answer.reason == "trial-0002 was chosen with these seeds, so a gain may be luck with them"
     for record in folder.trials():  # seeds that draw views only are others on other images
         folder.write_trial(replace(record, config={**record.config, "prompt": "a photo of a"}))
     assert read_statistics(folder).answer.recommended == "trial-0002"
@@ -339,7 +323,7 @@ def test_no_trial_is_recommended_while_zero_shot_has_no_results_to_compare_with(
     zero_shot = folder.trial("baseline-zero_shot")
     folder.write_trial(replace(zero_shot, results={"val": zero_shot.results["val"]}))
     answer = read_statistics(folder).answer
-    assert (answer.recommended, answer.best_baseline) == (None, None)
+    assert answer.recommended is None
     assert answer.reason == "zero_shot has no usable results on the test images"
 
 
@@ -357,20 +341,16 @@ def test_no_trial_is_recommended_while_a_baseline_that_may_be_better_has_no_resu
         folder.write_trial(replace(record, results=results))
     answer = read_statistics(folder).answer
     assert answer.split == judged_split
-    assert (answer.recommended, answer.best_baseline) == (None, None)  # nor is zero-shot called the best baseline
+    assert answer.recommended is None
     assert answer.reason == f"tpt has no usable results on the {judged_split} images"
 
 
-def test_of_several_the_best_trade_off_is_recommended_whatever_a_finalist_that_does_not_qualify_is(tmp_path):
-    """A finalist that is better in everything, but differs from seed to seed, pushes no other one back."""
-    sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.66, 0.05), "trial-0003": (0.72, 0.15)}
-    folder = write_sweep_of(tmp_path, sides)
-    assert read_statistics(folder).answer.recommended == "trial-0002"
-    better = {**sides, "trial-0004": (0.70, 0.04)}
-    folder = write_sweep_of(tmp_path / "better", better, shifts={"trial-0004": (-0.30, 0.0, 0.30)})
+def test_a_trial_whose_seeds_collapse_is_not_the_champion(tmp_path):
+    """Its mean is the best, but its seeds in the final stage differ."""
+    sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.66, 0.05), "trial-0004": (0.70, 0.04)}
+    folder = write_sweep_of(tmp_path, sides, shifts={"trial-0004": (-0.30, 0.0, 0.30)})
     answer = read_statistics(folder).answer
-    assert "trial-0004" in answer.finalists
-    assert answer.recommended == "trial-0002"
+    assert answer.finalists == ("trial-0002", "trial-0004")
 
 
 def answer_by_ece(folder):
@@ -384,50 +364,24 @@ def test_without_an_objective_on_accuracy_a_trial_below_its_floor_is_not_recomme
     sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.31, 0.05)}
     answer = answer_by_ece(write_sweep_of(tmp_path, sides, objectives=(ECE,)))
     assert answer.best_baseline is not None
-    assert answer.reason == "every finalist is below the floor of accuracy"
+    assert answer.reason == "trial-0002 is below the floor of accuracy"
     sides["trial-0002"] = (0.57, 0.05)
     answer = answer_by_ece(write_sweep_of(tmp_path / "above", sides, objectives=(ECE,)))
     assert answer.recommended == "trial-0002"
-    assert answer.reason.endswith("not worse than zero_shot by more than 1 of ece")
 
 
 def test_the_floor_of_accuracy_holds_on_the_images_that_decide_and_without_zero_shot(tmp_path):
     """Without zero-shot the floor is below TPT."""
     sides = {TPT: (0.60, 0.19), "trial-0002": (0.31, 0.05)}
     answer = answer_by_ece(write_sweep_of(tmp_path, sides, objectives=(ECE,)))
-    assert answer.reason == "every finalist is below the floor of accuracy"
+    assert answer.reason == "trial-0002 is below the floor of accuracy"
     sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.58, 0.05)}
     folder = write_sweep_of(tmp_path / "falls", sides, objectives=(ECE,))
     record = folder.trial("trial-0002")
     test = record.results["test"]
     fallen = replace(test, average=test.average | {"accuracy": 31.0})
     folder.write_trial(replace(record, results=record.results | {"test": fallen}))
-    assert answer_by_ece(folder).reason == "every finalist is below the floor of accuracy"
-
-
-def test_the_best_baseline_is_named_on_images_that_all_baselines_have(tmp_path):
-    sides = {ZERO_SHOT: (0.60, 0.15), TPT: (0.70, 0.10), "trial-0002": (0.55, 0.3)}
-    folder = write_sweep_of(tmp_path, sides)
-    tpt = folder.trial(f"baseline-{TPT}")
-    folder.write_trial(replace(tpt, results={"val": tpt.results["val"]}))
-    folder.write_trial(replace(folder.trial("trial-0002"), state="failed", values=None, results={}))
-    assert read_statistics(folder).answer.best_baseline == f"baseline-{TPT}"
-
-
-def test_the_cheaper_of_two_trials_is_the_one_that_cost_less_in_the_search(tmp_path):
-    """On the test split a prompt of words runs with one seed, and others with three."""
-    sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.66, 0.05), "trial-0003": (0.66, 0.05)}
-    folder = write_sweep_of(tmp_path, sides, objectives=(ECE, SECONDS))
-    shutil.rmtree(folder.artifacts("trial-0003"))  # equal in all but the cost
-    shutil.copytree(folder.artifacts("trial-0002"), folder.artifacts("trial-0003"))
-    equal = folder.trial("trial-0002")
-    for name, of_search, of_test in (("trial-0002", 90.0, 90.0), ("trial-0003", 45.0, 135.0)):
-        record = replace(folder.trial(name), results=equal.results)
-        results = {}
-        for split, seconds in (("val", of_search), (FINAL, of_test), ("test", of_test)):
-            results[split] = replace(record.results[split], costs={"a": {"adapt": seconds}})
-        folder.write_trial(replace(record, results=results, values=[record.values[0], of_search]))
-    assert read_statistics(folder).answer.recommended == "trial-0003"
+    assert answer_by_ece(folder).reason == "trial-0002 is below the floor of accuracy"
 
 
 def test_the_sentence_has_the_seeds_of_the_recommended_trial(tmp_path):
@@ -441,7 +395,7 @@ def test_the_sentence_has_the_seeds_of_the_recommended_trial(tmp_path):
             write_block_stats(folder, name, split, one_seed)
     statistics = read_statistics(folder)
     assert statistics.answer.recommended == "trial-0002"
-    assert sentence_of(statistics).endswith("(one seed, 2 x 1000 test images).")
+    assert sentence_of(statistics).endswith("on one seed and 2 x 1000 test images.")
 
 
 def test_no_trial_is_recommended_if_zero_shot_failed(tmp_path):
@@ -458,44 +412,12 @@ def test_no_trial_is_recommended_if_zero_shot_failed(tmp_path):
     assert answer.reason == "zero_shot has no usable results on the test images"
 
 
-def test_a_finalist_that_another_beats_in_every_objective_comes_after_it(tmp_path):
-    """The order of trade-off rests on the images of the search, and may be wrong on others."""
-    sides = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.62, 0.1), "trial-0003": (0.68, 0.03)}
-    folder = write_sweep_of(tmp_path, sides)
-    folder.write_trial(replace(folder.trial("trial-0002"), values=[70.0, 2.0]))
-    answer = read_statistics(folder).answer
-    assert answer.finalists == ("trial-0002", "trial-0003")
-    assert answer.recommended == "trial-0003"
-
-
-def test_the_reason_names_the_finalists_that_are_left_out(tmp_path):
-    sides = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
-    folder = write_sweep_of(tmp_path, sides)
-    constraint = {"name": "c", "metric": "ece", "at_least": 10.0}
-    folder.write_info(replace(folder.info(), space={"constraints": [constraint]}))
-    answer = read_statistics(folder).answer
-    loss = "every finalist may be worse than zero_shot by more than 1 point"
-    assert answer.reason == f"{loss}, apart from trial-0002 (breaks a constraint)"
-
-
-def test_finalists_that_are_all_left_out_for_several_reasons_are_named(tmp_path):
-    folder = write_sweep_of(tmp_path, {**BETTER, "trial-0003": (0.68, 0.3)}, ("val", "test"))
-    constraint = {"name": "c", "metric": "ece", "at_most": 8.0}
-    folder.write_info(replace(folder.info(), space={"constraints": [constraint]}))
-    judged = read_block_stats(folder.artifacts("trial-0002"), "test")
-    one_seed = {key: stats for key, stats in judged.items() if key[1] == 0}
-    write_block_stats(folder, "trial-0002", "test", one_seed)
-    answer = read_statistics(folder).answer
-    left_out = "trial-0002 (too few seeds) and trial-0003 (breaks a constraint)"
-    assert answer.reason == f"no finalist may be recommended: {left_out}"
-
-
 def test_a_metric_without_a_test_is_the_reason(tmp_path):
-    """AUROC of few wrong answers has no test, though accuracy has."""
-    sides = {ZERO_SHOT: (0.97, 0.01), TPT: (0.97, 0.02), "trial-0002": (0.995, 0.0), "trial-0003": (0.99, 0.01)}
-    objectives = (ACCURACY, Objective(metric="auroc"))
-    answer = read_statistics(write_sweep_of(tmp_path, sides, objectives=objectives)).answer
-    assert answer.reason == "no difference in auroc can be tested (fewer than 20 right or wrong answers)"
+    """Few images do not tell two calibrated models apart, though their accuracies differ."""
+    sides = {ZERO_SHOT: (0.60, 0.0), TPT: (0.60, 0.1), "trial-0002": (0.70, 0.0)}
+    answer = read_statistics(write_sweep_of(tmp_path, sides, images=200)).answer
+    problem = "few images do not tell errors near to calibration apart"
+    assert answer.reason == f"no difference in ece can be tested ({problem})"
 
 
 def test_an_objective_of_a_dataset_without_images_has_no_test(tmp_path):
@@ -511,21 +433,6 @@ def test_the_search_split_is_judged_only_if_a_member_of_the_front_has_statistics
     assert (answer.split, answer.reason) == ("", "the trials have no usable block statistics")
 
 
-@pytest.mark.parametrize(("accuracy", "reason"), [
-    (0.60, "these images are too few to show a loss of ece to zero_shot"),
-    (0.45, "every finalist may be worse than zero_shot by more than 1 of accuracy or 4 of ece"),
-])  # fmt: skip
-def test_hidden_losses_are_the_reason_only_where_nothing_else_is(tmp_path, accuracy, reason):
-    sides = {ZERO_SHOT: (0.60, 0.0), TPT: (0.60, 0.1), "trial-0002": (accuracy, 0.0), "trial-0003": (0.40, 0.3)}
-    folder = write_sweep_of(tmp_path, sides)
-    space = folder.info().space
-    search = {**space["search"], "margin": {"ece": 4}}
-    folder.write_info(replace(folder.info(), space={**space, "search": search}))
-    answer = read_statistics(folder).answer
-    assert answer.best_baseline is not None
-    assert answer.reason == reason
-
-
 @pytest.mark.parametrize("state", ["running", "finished"])
 def test_a_search_on_the_test_split_is_judged_on_the_final_stage(tmp_path, state):
     folder = write_sweep_of(tmp_path, BETTER, ("test", FINAL))
@@ -535,47 +442,29 @@ def test_a_search_on_the_test_split_is_judged_on_the_final_stage(tmp_path, state
 
 def test_an_answer_from_one_seed_states_that(tmp_path):
     folder = write_sweep_of(tmp_path, BETTER, ("val", "test"), seeds=(0,))
-    assert "(one seed, 2 x 1000 test images)" in sentence_of(read_statistics(folder))
+    assert "on one seed and 2 x 1000 test images" in sentence_of(read_statistics(folder))
 
 
 def test_without_baselines_nothing_is_recommended(tmp_path):
     folder = write_sweep_of(tmp_path, {"trial-0002": (0.64, 0.05), "trial-0003": (0.6, 0.04)})
     assert sentence_of(read_statistics(folder)).startswith(
-        "Nothing is recommended: there are no baselines to compare with"
+        "Nothing can be recommended: there are no baselines to compare with"
     )
-
-
-def test_without_baselines_the_reason_makes_no_exception_of_finalists(tmp_path):
-    folder = write_sweep_of(tmp_path, {"trial-0002": (0.64, 0.05), "trial-0003": (0.68, 0.3)}, ("val", "test"))
-    judged = read_block_stats(folder.artifacts("trial-0002"), "test")
-    one_seed = {key: stats for key, stats in judged.items() if key[1] == 0}
-    write_block_stats(folder, "trial-0002", "test", one_seed)
-    assert read_statistics(folder).answer.reason == "there are no baselines to compare with"
 
 
 def test_without_zero_shot_the_first_baseline_is_the_reference(tmp_path):
     sides = {name: side for name, side in BETTER.items() if name != ZERO_SHOT}
     folder = write_sweep_of(tmp_path, sides)
-    assert f"than {TPT}" in read_statistics(folder).answer.reason
-
-
-def test_the_best_baseline_of_a_sweep_for_costs_is_named(tmp_path):
-    folder = write_sweep_of(tmp_path, EQUAL)
-    folder.write_info(replace(folder.info(), objectives=(ACCURACY, SECONDS), reference=None))
-    for record in folder.trials():
-        accuracy, _ = record.values
-        folder.write_trial(replace(record, values=[accuracy, 45.0]))
     answer = read_statistics(folder).answer
-    assert (answer.best_baseline, answer.untested) == (f"baseline-{TPT}", ("seconds",))
+    assert (answer.references, answer.recommended) == ((f"baseline-{TPT}",), "trial-0002")
 
 
 def test_few_images_are_not_tested_and_the_answer_keeps_finalists_images_and_the_best_baseline(tmp_path):
     statistics = read_statistics(write_sweep_of(tmp_path, BETTER, images=20))
     answer = statistics.answer
     assert sentence_of(statistics) == (
-        "No trial is recommended, because no difference can be tested (fewer than 30 images); "
-        "the best baseline in accuracy is "
-        f"{answer.best_baseline.removeprefix('baseline-')} (3 seeds, 2 x 20 test images)."
+        "Use zero_shot: no difference in accuracy can be tested (fewer than 30 images) "
+        "(on 3 seeds and 2 x 20 test images)."
     )
     assert (answer.split, answer.images) == ("test", {"digits": 20, "scenes": 20})
     assert "trial-0002" in answer.finalists
@@ -600,11 +489,9 @@ def test_missing_block_statistics_are_not_taken_for_finalists_that_have_not_run(
     shutil.rmtree(folder.path / "artifacts")
     statistics = read_statistics(folder)
     assert statistics.answer.best_baseline is not None
-    assert sentence_of(statistics).startswith(
-        "No trial is recommended, because the trials have no usable block statistics; the best baseline in accuracy is "
-    )
+    assert sentence_of(statistics) == "Use zero_shot: the trials have no usable block statistics."
     folder.write_info(replace(folder.info(), state="interrupted"))
-    has_not_run = "no finalist has been judged yet" in sentence_of(read_statistics(folder))
+    has_not_run = "no trial has been judged yet" in sentence_of(read_statistics(folder))
     assert has_not_run == (splits == ("val",))
 
 
@@ -638,7 +525,7 @@ def test_an_objective_that_cannot_be_resampled_is_named(tmp_path):
     folder.write_info(replace(folder.info(), objectives=(first, replace(second, metric="mce"))))
     answer = read_statistics(folder).answer
     assert (answer.metrics, answer.untested) == (("accuracy",), ("mce",))
-    assert "not worse than zero_shot by more than 1 point; not tested: mce (" in sentence_of(read_statistics(folder))
+    assert "not tested: mce, on 3 seeds" in sentence_of(read_statistics(folder))
     folder.write_info(replace(folder.info(), objectives=(first, replace(second, metric="brier_calibration"))))
     assert read_statistics(folder).answer.untested == ("brier_calibration",)
 

@@ -50,7 +50,7 @@ def test_front_json_and_csv_have_intervals_support_and_the_answer(far):
     assert row["support"] == front["support"]["trial-0002"] == "likely"
     assert front["support"]["trial-0003"] == "unlikely"
     assert (front["recommended"], front["best_baseline"]) == ("trial-0002", None)
-    assert front["answer"]["sentence"].startswith("Recommended: trial-0002")
+    assert front["answer"]["sentence"].startswith("Use trial-0002 (")
     differences = {(entry["second"], entry["metric"]): entry for entry in front["answer"]["differences"]}
     assert differences[f"baseline-{TPT}", "ece"]["high"] < 0
     assert differences[f"baseline-{TPT}", "ece"]["mark"] == "+"
@@ -75,7 +75,7 @@ def test_tables_are_the_same_with_the_statistics_that_a_running_sweep_keeps(far)
 def test_the_answer_is_written_as_markdown(far):
     write_report(far, pages=False)
     text = (far.report / "answer.md").read_text()
-    assert text.startswith("# far\n\n## Answer\n\nRecommended: trial-0002")
+    assert text.startswith("# far\n\n## Answer\n\nUse trial-0002 (")
     assert f"| finalist | metric | {ZERO_SHOT} | ± | {TPT} |" in text
     assert "## Front" in text
 
@@ -110,7 +110,7 @@ def test_the_recommended_config_names_its_evidence(far):
     write_report(far, pages=False)
     lines = (far.report / "best" / "recommended.yaml").read_text().splitlines()
     assert lines[1].startswith("# trial-0002 of sweep far, on its front, best accuracy, best ece, knee, recommended")
-    assert "# compared with the baselines on 3 seeds, 2 x 1000 test images" in lines
+    assert "# compared with the baselines on 3 seeds and 2 x 1000 test images" in lines
 
 
 def test_a_config_names_the_baselines_that_it_does_not_beat(tmp_path):
@@ -128,11 +128,11 @@ def test_the_best_baseline_is_not_called_recommended(tmp_path):
     folder = write_measured_sweep(tmp_path / "near", World(200), CLOSE_TOGETHER)
     write_report(folder, pages=False)
     front = document(folder)
-    assert front["answer"]["sentence"].startswith("No trial is recommended")
+    assert front["answer"]["sentence"].startswith("Use zero_shot: ")
     assert (front["recommended"], front["best_baseline"]) == (None, f"baseline-{ZERO_SHOT}")
     assert "recommended.yaml" not in configs(folder)
     _, comment, *_ = (folder.report / "best" / "baseline.yaml").read_text().splitlines()
-    assert comment == f"# baseline-{ZERO_SHOT} of sweep near, the best baseline; no trial is recommended"
+    assert comment == f"# baseline-{ZERO_SHOT} of sweep near, the baseline to use; no trial is recommended"
 
 
 def test_a_report_between_two_pages_uses_the_statistics_of_the_last_page(far):

@@ -8,10 +8,9 @@ import pytest
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.records import FINAL
-from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, compare_with_main_reference
+from fpp_sweep.search.choosing import chances_on, choose_champion, choose_finalists
 from fpp_sweep.search.finalists import FinalJobs, Job, fresh_images, later_plans
 from fpp_sweep.space.later_seeds import fresh_seeds
-from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec.config import AdaptConfig, TrialConfig
@@ -177,7 +176,7 @@ def test_of_trials_with_equal_settings_one_runs_after_the_search(searched_folder
         shutil.copytree(searched_folder.artifacts("trial-0002"), searched_folder.artifacts(repeated.name))
     jobs = Jobs(searched_folder, *overrides, has_final_stage=not overrides).run_all()
     names = [name for name, split in jobs if split == "test" and name.startswith("trial")]
-    assert names == ["trial-0002", "trial-0004" if overrides else "trial-0003"]
+    assert names == (["trial-0002", "trial-0004"] if overrides else ["trial-0002"])
 
 
 def test_a_trial_that_breaks_a_constraint_is_no_finalist(searched_folder):
@@ -196,50 +195,40 @@ def test_a_front_member_without_statistics_remains_a_finalist(searched_folder):
     assert "trial-0002" in [record.name for record in finalists]
 
 
-def test_a_trial_with_the_predictions_of_zero_shot_has_no_comparison_with_it(searched_folder):
+def test_copies_of_a_trial_are_no_finalists(searched_folder):
+    """Other settings with the same results on every dataset, such as of a setting without effect."""
+    of_first = searched_folder.trial("trial-0002")
+    copied = replace(searched_folder.trial("trial-0003"), results=of_first.results, values=of_first.values)
+    searched_folder.write_trial(copied)
+    shutil.copy(stats_of(searched_folder, "trial-0002"), stats_of(searched_folder, "trial-0003"))
+    assert [record.name for record in choose_finalists(searched_folder, front_in(searched_folder), 6)] == ["trial-0002"]
+
+
+def test_the_chance_is_that_of_the_reference_that_a_trial_beats_least(searched_folder):
+    trials = [searched_folder.trial(name) for name in ("trial-0002", "trial-0003")]
+    chances = chances_on(searched_folder, front_in(searched_folder), trials, "val")
+    baselines = [searched_folder.trial(f"baseline-{name}") for name in (ZERO_SHOT, TPT)]
+    samples = measure(searched_folder, [*baselines, *trials], "val", ["accuracy", "ece"]).samples
+    for name, (_, negated_t) in chances.items():
+        clearest = []
+        for reference in baselines:
+            differences = corrected_differences(samples, [(name, reference.name)], ["accuracy", "ece"])
+            clearest.append(max(paired.gain / paired.standard_error for paired in differences))
+        assert -negated_t == pytest.approx(max(0.0, min(clearest)))
+
+
+def test_a_trial_with_the_predictions_of_zero_shot_has_no_gain(searched_folder):
     """Its differences have no standard error, by which the t statistic divides."""
     zero_shot = searched_folder.trial(f"baseline-{ZERO_SHOT}")
     shutil.copy(stats_of(searched_folder, zero_shot.name), stats_of(searched_folder, "trial-0002"))
     same = replace(searched_folder.trial("trial-0002"), results=zero_shot.results)
-    trials = [same, searched_folder.trial("trial-0003")]
-    comparisons = compare_with_main_reference(searched_folder, front_in(searched_folder), trials, "val")
-    assert list(comparisons) == ["trial-0003"]
-
-
-def test_the_comparison_with_zero_shot_has_the_clearest_gain_in_standard_errors(searched_folder):
-    trials = [searched_folder.trial(name) for name in ("trial-0002", "trial-0003")]
-    comparisons = compare_with_main_reference(searched_folder, front_in(searched_folder), trials, "val")
-    zero_shot = searched_folder.trial(f"baseline-{ZERO_SHOT}")
-    samples = measure(searched_folder, [zero_shot, *trials], "val", ["accuracy", "ece"]).samples
-    for name, comparison in comparisons.items():
-        of_accuracy, of_ece = corrected_differences(samples, [(name, zero_shot.name)], ["accuracy", "ece"])
-        gains = [0.0, of_accuracy.value / of_accuracy.standard_error, -of_ece.value / of_ece.standard_error]
-        assert comparison.largest_t == pytest.approx(max(gains))
-    assert max(comparison.largest_t for comparison in comparisons.values()) > 1
-
-
-def test_the_comparison_with_zero_shot_is_in_the_dataset_that_the_objective_names(tmp_path):
-    objectives = (Objective(metric="accuracy/digits"), Objective(metric="ece"))
-    folder = write_measured_sweep(tmp_path / "sweep", World(1000, seed=5), SIDES, objectives=objectives)
-    zero_shot, record = folder.trial(f"baseline-{ZERO_SHOT}"), folder.trial("trial-0003")
-    (comparison,) = compare_with_main_reference(folder, front_in(folder), [record], "val").values()
-    samples = measure(folder, [zero_shot, record], "val", ["accuracy", "ece"]).samples
-    differences = corrected_differences(samples, [(record.name, zero_shot.name)], ["accuracy/digits", "ece"])
-    gains_in_errors = [difference.gain / difference.standard_error for difference in differences]
-    assert comparison.largest_t == pytest.approx(max(gains_in_errors))
+    assert chances_on(searched_folder, front_in(searched_folder), [same], "val") == {"trial-0002": (0.0, 0.0)}
 
 
 def test_trials_below_the_floor_are_finalists_if_all_trials_are_below_it(tmp_path):
     sides = {ZERO_SHOT: (0.60, 0.10), TPT: (0.61, 0.12), "trial-0002": (0.50, 0.0)}
     folder = write_measured_sweep(tmp_path / "sweep", World(1000), sides)
     assert [record.name for record in choose_finalists(folder, front_in(folder), 6)] == ["trial-0002"]
-
-
-def test_a_finalist_that_is_clearly_beaten_by_another_is_not_tested(tmp_path):
-    sides = {ZERO_SHOT: (0.60, 0.1), "trial-0002": (0.62, 0.08), "trial-0003": (0.55, 0.2)}
-    folder = write_measured_sweep(tmp_path / "sweep", World(1000), sides, ("val", FINAL), seeds=(0, 1, 2))
-    finalists = [folder.trial(name) for name in ("trial-0002", "trial-0003")]
-    assert [record.name for record in choose_for_test_split(folder, front_in(folder), finalists)] == ["trial-0002"]
 
 
 def test_a_finalist_that_breaks_a_constraint_in_the_final_stage_is_tested_only_if_all_do(tmp_path):
@@ -257,21 +246,19 @@ def test_a_finalist_that_breaks_a_constraint_in_the_final_stage_is_tested_only_i
         constraint = {"name": "nll", "metric": "nll", "at_most": bound}
         info = folder.info()
         folder.write_info(replace(info, space=dict(info.space) | {"constraints": [constraint]}))
-        chosen = choose_for_test_split(folder, front_in(folder), finalists)
+        chosen = choose_champion(folder, front_in(folder), finalists)
         tested.append([record.name for record in chosen])
     assert tested == [["trial-0003"], ["trial-0002"]]
 
 
-def test_finalists_whose_seeds_disagree_are_tested_last(tmp_path):
-    """The first finalist has the best mean, but its seeds differ so much that it may be worse than zero-shot."""
-    sides = {ZERO_SHOT: (0.60, 0.1), "trial-0002": (0.64, 0.05), "trial-0003": (0.61, 0.09), "trial-0004": (0.60, 0.08)}
+def test_a_finalist_whose_seeds_collapse_is_no_champion(tmp_path):
+    """It has the best mean, but its seeds differ so much that it may be worse than zero-shot."""
+    sides = {ZERO_SHOT: (0.60, 0.1), "trial-0002": (0.66, 0.05), "trial-0003": (0.62, 0.05), "trial-0004": (0.60, 0.08)}
     shifts = {"trial-0002": (0.1, 0.05, -0.15)}
     world = World(1000)
     folder = write_measured_sweep(tmp_path / "sweep", world, sides, ("val", FINAL), seeds=(0, 1, 2), shifts=shifts)
     finalists = [folder.trial(name) for name in ("trial-0002", "trial-0003", "trial-0004")]
-    tested = choose_for_test_split(folder, front_in(folder), finalists)
-    assert {record.name for record in tested[:2]} == {"trial-0003", "trial-0004"}
-    assert tested[2].name == "trial-0002"
+    assert [record.name for record in choose_champion(folder, front_in(folder), finalists)] == ["trial-0003"]
 
 
 # --- the jobs ---------------------------------------------------------------------------------------
@@ -305,11 +292,11 @@ class Jobs:
         return done
 
 
-def test_baselines_are_tested_then_finalists_run_then_finalists_are_tested(searched_folder):
+def test_baselines_are_tested_then_finalists_run_beside_their_references_then_the_champion_is_tested(searched_folder):
     baselines = [(f"baseline-{ZERO_SHOT}", "test"), (f"baseline-{TPT}", "test")]
-    finalists = [(f"baseline-{ZERO_SHOT}", FINAL), ("trial-0002", FINAL), ("trial-0003", FINAL)]
-    tests = [("trial-0002", "test"), ("trial-0003", "test")]
-    assert Jobs(searched_folder).run_all() == baselines + finalists + tests
+    references = [(f"baseline-{ZERO_SHOT}", FINAL), (f"baseline-{TPT}", FINAL)]
+    finalists = [("trial-0002", FINAL), ("trial-0003", FINAL)]
+    assert Jobs(searched_folder).run_all() == [*baselines, *references, *finalists, ("trial-0002", "test")]
 
 
 def test_an_imported_baseline_does_not_run_after_the_search(searched_folder):
@@ -352,30 +339,30 @@ def test_a_raised_budget_begins_no_running_job_again(searched_folder):
 
 def test_no_trial_is_tested_while_a_finalist_runs(searched_folder):
     jobs = Jobs(searched_folder)
-    started = [jobs.next() for _ in range(5)]
+    started = [jobs.next() for _ in range(6)]
     assert jobs.next(running=started[2:]) is None
-    for position in (2, 3):
+    for position in (2, 3, 4):
         jobs.finish(*started[position])
         assert jobs.next(running=started[position + 1 :]) is None
-    jobs.finish(*started[4])
+    jobs.finish(*started[5])
     assert jobs.next() == ("trial-0002", "test")
 
 
 def test_a_failed_finalist_is_neither_tested_nor_started_again(searched_folder):
     jobs = Jobs(searched_folder)
-    started = [jobs.next() for _ in range(5)]
-    jobs.finish(*started[2])
-    jobs.finish(*started[3])  # the other finalist leaves no result
-    assert jobs.next() == ("trial-0002", "test")
+    started = [jobs.next() for _ in range(6)]
+    for job in started[2:4] + started[5:]:
+        jobs.finish(*job)  # the first finalist leaves no result
+    assert jobs.next() == ("trial-0003", "test")
     assert jobs.next() is None
 
 
 def test_a_resumed_driver_runs_only_the_remaining_jobs(searched_folder):
     first = Jobs(searched_folder)
-    for _ in range(4):
+    for _ in range(5):
         job = first.next()
         first.finish(*job)
-    assert Jobs(searched_folder).run_all() == [("trial-0003", FINAL), ("trial-0002", "test"), ("trial-0003", "test")]
+    assert Jobs(searched_folder).run_all() == [("trial-0003", FINAL), ("trial-0002", "test")]
 
 
 def test_a_search_on_the_test_split_ends_with_the_final_stage(tmp_path):

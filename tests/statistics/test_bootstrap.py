@@ -49,18 +49,6 @@ def test_the_bias_of_a_calibrated_model_is_the_mean_over_seeds():
     assert bias["a"] == bias["b"] == pytest.approx((bias["narrow"] + bias["wide"]) / 2)
 
 
-def test_a_dataset_far_from_calibration_does_not_remove_the_residual_bias_of_another():
-    generator = np.random.default_rng(0)
-    confidence = generator.uniform(0.2, 0.9, 400)
-    calibrated = block_stats(generator.random(400) < confidence, confidence, dataset="dtd")
-    far = block_stats(generator.random(400) < confidence - 0.2, confidence, dataset="pets")
-    samples = sample_split("test", {"a": {("dtd", 0): calibrated, ("pets", 0): far}}, ["ece"])
-    assert samples.metric("a", "ece/pets").residual_bias == 0.0
-    of_calibrated = samples.metric("a", "ece/dtd").residual_bias
-    assert of_calibrated > 1.0
-    assert samples.metric("a", "ece").residual_bias == pytest.approx(of_calibrated / 2)
-
-
 def test_block_weights_depend_on_dataset_split_and_number_of_blocks_only():
     ten = block_weights("dtd", "val", 50, 10)
     assert np.array_equal(block_weights("dtd", "val", 50, 30)[:10], ten)

@@ -54,17 +54,25 @@ def test_a_trial_is_not_beaten_by_the_bias_of_few_images():
     assert not clearly_ahead(samples, ["a", "b"], ["ece"], seeds).any()
 
 
-def test_near_calibration_support_is_certain_only_with_and_without_the_residual_bias():
-    """The better calibrated trial may have the larger debiased ECE: the bootstrap finds a part of the bias only."""
+def test_no_trial_near_to_calibration_is_ahead_of_another():
     noise = np.random.default_rng(0).standard_normal(500) * 0.1
     records = {}
-    for name, value, bias in (("calibrated", 3.0, 4.0), ("over-confident", 1.8, 1.0)):
-        ece = metric_samples([value], noise - noise.mean(), calibrated_bias=bias, metric="ece")
+    for name, value, bias in (("spread", 4.0, 4.0), ("narrow", 1.2, 1.0), ("far", 9.0, 4.0)):
+        ece = metric_samples([value], noise - noise.mean(), calibrated_bias=bias)
         records[name] = RecordSamples(name, (0,), True, {"ece": ece})
     samples = SplitSamples("test", {"dtd": 1000}, records)
-    values = {"calibrated": [3.0], "over-confident": [1.8]}
-    support = front_support(samples, values, ["ece"], seed_variances(samples, ["ece"]))
-    assert {trial.word for trial in support.trials.values()} == {"uncertain"}
+    ahead = clearly_ahead(samples, ["spread", "narrow", "far"], ["ece"], seed_variances(samples, ["ece"]))
+    assert ahead.tolist() == [[False, False, True], [False, False, True], [False, False, False]]
+
+
+def test_few_images_have_no_support():
+    trials = {"a": {"accuracy": [90.0]}, "b": {"accuracy": [40.0]}}
+    for images, has_support in ((29, False), (30, True)):
+        samples = split_samples(trials, images=images)
+        support = front_support(
+            samples, {"a": [90.0], "b": [40.0]}, ["accuracy"], seed_variances(samples, ["accuracy"])
+        )
+        assert bool(support.trials) == has_support
 
 
 def test_a_single_trial_has_no_support():

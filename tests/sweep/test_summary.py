@@ -157,14 +157,7 @@ def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
     for name in ("sweep.html", "best/knee.yaml", "best/baseline.yaml"):
         (folder.report / name).touch()
     text = "\n".join(summary_lines(folder, 100))
-    parts = [
-        "is finished",
-        "No trial is recommended",
-        "front of perturb",
-        "\npage        file://",
-        "\nbaseline    ",
-        "MLflow ",
-    ]
+    parts = ["is finished", "Use zero_shot: ", "front of perturb", "\npage        file://", "\nbaseline    ", "MLflow "]
     assert sorted(parts, key=text.index) == parts
     words = "--plugin /code/mine.py --set search.split=test work.limit=null"
     assert runnable(f"fpp-sweep evaluate --trial {folder.path}/baseline-{ZERO_SHOT} {words}") + "\n" in text

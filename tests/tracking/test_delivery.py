@@ -15,10 +15,10 @@ import pytest
 
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.front import front_of
+from fpp_sweep.records.recommendation import Answer
 from fpp_sweep.reproduce.running import deliver_all
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.statistics.front_support import FrontSupport, Support
-from fpp_sweep.statistics.verdicts import Answer
 from fpp_sweep.tracking import delivery
 from fpp_sweep.tracking.delivery import DeliveryThread, deliver
 from fpp_sweep.tracking.stores import connect, open_store

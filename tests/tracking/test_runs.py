@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.front import front_of
+from fpp_sweep.records.recommendation import Answer
 from fpp_sweep.records.records import IMPORTED, TrialRecord, WorkTotals
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.statistics.front_support import FrontSupport, Support
-from fpp_sweep.statistics.verdicts import Answer
 from fpp_sweep.tracking.runs import (
     KEY_LIMIT,
     METRICS_LIMIT,
