@@ -128,7 +128,8 @@ def running(number, **changes):
 def baseline(name, accuracy, ece, *, objectives=(ACCURACY, ECE), datasets=DATASETS):
     """Return the record of a baseline with a test result."""
     record = trial(0, accuracy, ece, objectives=objectives, params={}, datasets=datasets, test=True)
-    config = TrialConfig(method=ZERO_SHOT if name == ZERO_SHOT else TPT, prompt="a photo of a")
+    prompt = "fpp" if name.startswith("fpp_") else "a photo of a"
+    config = TrialConfig(method=ZERO_SHOT if name == ZERO_SHOT else TPT, prompt=prompt)
     return replace(
         record,
         name=f"baseline-{name}",
