@@ -12,7 +12,6 @@ import pytest
 from fpp_sweep import steer as command
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import load_space
-from fpp_sweep.space.yamlfile import dump
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.steer import main
@@ -151,11 +150,11 @@ def request_space(tmp_path, *overrides, space=SMALL_SPACE, **added_points):
 
 def test_the_searched_settings_of_a_config_are_the_first_point(tmp_path, capsys):
     file = tmp_path / "knee.yaml"
-    file.write_text(dump({"config": {"fpp.gamma1": 3.0, "views.count": 8}}))
+    file.write_text(json.dumps({"config": {"fpp.gamma1": 3.0, "views.count": 8}}))
     space = request_space(tmp_path, config=file)
     assert space.queue()[0] == ("point", {"fpp.gamma1": 3.0})
     assert space.base["views.count"] == 8
-    file.write_text(dump({"config": {"fpp.gamma1": 30.0, "views.count": 8}}))
+    file.write_text(json.dumps({"config": {"fpp.gamma1": 30.0, "views.count": 8}}))
     space = request_space(tmp_path, config=file)
     assert (space.points, space.base["views.count"]) == ((), 8)
     note = f"note: {file}: its point is not tried first: 30 is outside 0.1..10"

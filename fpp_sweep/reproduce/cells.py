@@ -125,7 +125,7 @@ def datasets_of_printed_averages(experiment: Experiment) -> set[str]:
     """Return the datasets that an experiment's printed averages are of; empty if its file does not name them."""
     if experiment.average:
         return set(experiment.average)
-    work = as_mapping(experiment.root.plain().get("work") or {})
+    work = as_mapping(experiment.document.value.get("work") or {})
     datasets: set[str] = set()
     for name in listed_names(work.get("datasets") or []):
         try:

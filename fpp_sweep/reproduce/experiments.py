@@ -6,7 +6,6 @@ trial, and a column with a `set` adds settings for a separate trial. All other k
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -18,10 +17,10 @@ from fpp_sweep.space.grid import MAX_POINTS
 from fpp_sweep.space.objectives import Name
 from fpp_sweep.space.reading import space_from
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.yamlfile import Node, of_plain
+from fpp_sweep.space.yamlfile import Document
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.validation import COMPUTED_DEFAULT, Distinct, check_fields, require, set_field
+from fpp_sweep.spec.validation import COMPUTED_DEFAULT, Distinct, as_list, check_fields, require, set_field
 
 STAGES = {"seconds.pretrain": "pretraining", "seconds.adapt": "adaptation"}  # metrics of a table of costs
 CHECKPOINTS = {"$coop": "coop", "$maple": "maple"}  # words that stand for the user's checkpoints -> their flags
@@ -156,10 +155,10 @@ class Experiment:
     columns: tuple[ExperimentColumn, ...]
     rows: tuple[ExperimentRow, ...]
     claims: tuple[Claim, ...] = ()
-    average: tuple[str, ...] = ()  # datasets of the averages; empty: all
+    average: Names = ()  # datasets of the averages; empty: all
     figure: ExperimentFigure | None = None
     alone: bool = False  # on one worker and without cached results, because times are compared
-    root: Node = field(repr=False)
+    document: Document = field(repr=False)
 
     def row(self, name: str) -> ExperimentRow:
         return next(row for row in self.rows if row.name == name)
@@ -169,37 +168,23 @@ class Experiment:
 
     def space(self, *, overrides: Sequence[str], checkpoints: Mapping[str, str], rows: Collection[str] = ()) -> Space:
         """Return the space of the requested rows, or of all, without rows whose checkpoint is missing."""
-        points = self._points(checkpoints, rows)
+        document = self.document.copy()
+        for key in TABLE_KEYS:
+            document.value.pop(key, None)
+        points: list[dict[str, Any]] = []  # the settings of each trial, without repetitions
+        for index, row in enumerate(self.rows):
+            if (rows and row.name not in rows) or not row.can_run(checkpoints):
+                continue
+            for column in self.columns:
+                point = self.settings(row, column, checkpoints)
+                if point not in points:
+                    document.use_places(f"grid.{len(points)}", f"rows.{index}.set")
+                    points.append(point)
         if not points:
             needed = sorted({f"--{name}" for row in self.rows for name in row.checkpoints})
             raise InputError(f"table {self.name} has no row that can be run: give {' or '.join(needed)} a checkpoint")
-        root = self._root_of_space()
-        root.value["grid"] = Node(points, root.where, "rows")
-        return space_from(root, self.name, [*self._fixed_settings(), *overrides])
-
-    def _root_of_space(self) -> Node:
-        root = copy.deepcopy(self.root)
-        for key in TABLE_KEYS:
-            root.value.pop(key, None)
-        return root
-
-    def _points(self, checkpoints: Mapping[str, str], names: Collection[str]) -> list[Node]:
-        """Return the settings of each trial, without repetitions."""
-        points: dict[str, Node] = {}
-        nodes = copy.deepcopy(self.root.value["rows"]).items()
-        for row, node in zip(self.rows, nodes, strict=True):
-            if (names and row.name not in names) or not row.can_run(checkpoints):
-                continue
-            settings = node.value["set"]
-            for setting in settings.value.values():
-                if setting.value in CHECKPOINTS:
-                    setting.value = checkpoints[CHECKPOINTS[setting.value]]
-            for column in self.columns:
-                point = Node(dict(settings.value), settings.where, settings.path)
-                for key, value in column.set.items():
-                    point.value[key] = of_plain(value, settings.where, key)
-                points.setdefault(repr(sorted(point.plain().items())), point)
-        return list(points.values())
+        document.value["grid"] = points
+        return space_from(document, self.name, [*self._fixed_settings(), *overrides])
 
     def _fixed_settings(self) -> list[str]:
         fixed = {**FIXED, "name": self.name}
@@ -224,9 +209,8 @@ class Experiment:
 
     def embedded_datasets(self) -> list[str]:
         """Return the datasets on the embedded model; raise InputError if the table makes no sense there."""
-        node = self.root.value.get("embedded")
-        if node is None:
-            return ["tiny"]
-        if isinstance(node.value, str):
-            raise InputError(f"table {self.name} makes no sense on the embedded model: {node.value}")
-        return [item.value for item in node.items()]
+        datasets = self.document.value.get("embedded", ["tiny"])
+        if isinstance(datasets, str):
+            raise InputError(f"table {self.name} makes no sense on the embedded model: {datasets}")
+        with self.document.locating("embedded"):
+            return list(as_list(datasets))

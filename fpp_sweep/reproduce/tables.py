@@ -244,7 +244,7 @@ def save_experiment(
     folder: Path, experiment: Experiment, checkpoints: Mapping[str, str], run_notes: Sequence[str]
 ) -> None:
     """Write what `saved_experiment` reads to an experiment's folder."""
-    document = {"experiment": experiment.root.plain(), "files": dict(checkpoints), "ran": list(run_notes)}
+    document = {"experiment": experiment.document.value, "files": dict(checkpoints), "ran": list(run_notes)}
     write_json(folder / EXPERIMENT_FILE, document)
 
 

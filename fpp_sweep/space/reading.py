@@ -10,18 +10,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fpp_sweep.space.grid import split_keys
 from fpp_sweep.space.objectives import MAX_NAME, Constraint, Objective
 from fpp_sweep.space.params import PARAM_KEYS, Param
 from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.shipped import find_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search, Work
-from fpp_sweep.space.yamlfile import Node, join, of_plain, parse, read
+from fpp_sweep.space.yamlfile import Document, join, of_plain, parse, read
 from fpp_sweep.spec.config import TrialConfig, settings
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.validation import keys, shown
+from fpp_sweep.spec.validation import as_list, as_mapping, at_key, build, keys, require, require_keys, shown
 
-Criterion = TypeVar("Criterion", Objective, Constraint)
+Criterion = TypeVar("Criterion", bound=Objective | Constraint)
+
+CRITERIA: Mapping[str, type[Objective | Constraint]] = {"objectives": Objective, "constraints": Constraint}
+SECTIONS: Mapping[str, type[Search | Work]] = {"search": Search, "work": Work}
 
 
 def load_space(path: Path | str, overrides: Sequence[str] = ()) -> Space:
@@ -48,29 +52,37 @@ def space_of(plain: Mapping[str, Any], where: str) -> Space:
     return space_from(of_plain(plain, where), Path(where).stem)
 
 
-def space_from(root: Node, stem: str, overrides: Sequence[str] = ()) -> Space:
+def space_from(document: Document, stem: str, overrides: Sequence[str] = ()) -> Space:
     """Return the space of a document; overrides change the document first."""
-    if not isinstance(root.value, dict):  # the file may be a link to any other, so its text is not quoted
-        raise root.error("is no search space, which has params or a grid; see docs/spaces.md")
+    if not isinstance(document.value, dict):  # the file may be a link to any other, so its text is not quoted
+        raise document.error("", "is no search space, which has params or a grid; see docs/spaces.md")
     for assignment in overrides:
-        _override(root, assignment)
-    with root.locating():
-        values: dict[str, Any] = {"name": _name_of(stem)}
-        for key, node in root.mapping(keys(Space)).items():
-            values[key] = _value_of(key, node)
+        _override(document, assignment)
+    with document.locating():
+        require_keys(document.value, keys(Space))
+        values = {"name": _name_of(stem), **document.value}
+        if "params" in values:
+            values["params"] = _params(document, values["params"])
+        for key, kind in CRITERIA.items():
+            if key in values:
+                values[key] = _criteria(document, key, kind, values[key])
+        for key, part in SECTIONS.items():
+            if key in values:
+                values[key] = build(part, values[key], key)
         return Space(**values)
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """Return settings by dotted key from a file with `config:`, such as a sweep's best/*.yaml or trials/*.json."""
-    root = read(path, "config")
-    if not isinstance(root.value, dict) or "config" not in root.value:  # any file may be named, so none is quoted
+    document = read(path, "config")
+    values = document.value
+    if not isinstance(values, dict) or "config" not in values:  # any file may be named, so none is quoted
         raise InputError(f"{path}: has no `config:`; a sweep's best/*.yaml and trials/*.json do")
     if path.suffix != ".json":  # a trial's record has more keys
-        root.mapping(["config"])
-    node = root.value["config"]
-    with node.locating():
-        return check_settings(node.plain(), TrialConfig())
+        with document.locating():
+            require_keys(values, ["config"])
+    with document.locating("config"):
+        return check_settings(values["config"], TrialConfig())
 
 
 def _name_of(stem: str) -> str:
@@ -79,74 +91,85 @@ def _name_of(stem: str) -> str:
     return name[:MAX_NAME] or "space"
 
 
-def _value_of(key: str, node: Node) -> Any:
-    """Return the value of a key of a space."""
-    if key == "params":
-        return tuple(_param(name, child) for name, child in node.mapping().items())
-    if key == "objectives":
-        return tuple(_criterion(Objective, item) for item in node.items())
-    if key == "constraints":
-        return tuple(_criterion(Constraint, item) for item in node.items())
-    if key == "search":
-        return Search(**_fields(node, keys(Search)))
-    if key == "work":
-        return Work(**_fields(node, keys(Work)))
-    return node.plain()
+def _params(document: Document, params: Any) -> tuple[Param, ...]:
+    """Return the parameters; a bare list is the choices of one."""
+    with at_key("params"):
+        as_mapping(params)
+    checked = []
+    for key, values in params.items():
+        path = f"params.{key}"
+        if isinstance(values, list):
+            document.use_places(f"{path}.choices", path)
+            values = {"choices": values}
+        with at_key(path):
+            require_keys(values, PARAM_KEYS)
+        checked.append(Param(key=key, **values))
+    return tuple(checked)
 
 
-def _fields(node: Node, names: Sequence[str]) -> dict[str, Any]:
-    """Return the plain values of a mapping with some of these keys and no others, by the names of their fields."""
-    return {key: child.plain() for key, child in node.mapping(names).items()}
-
-
-def _param(key: str, node: Node) -> Param:
-    """Return a parameter; a bare list is its choices."""
-    if isinstance(node.value, list):
-        return Param(key=key, choices=node.plain())
-    return Param(key=key, **_fields(node, PARAM_KEYS))
-
-
-def _criterion(cls: type[Criterion], node: Node) -> Criterion:
-    """Return an objective or a constraint; a bare word is its metric."""
-    with node.locating():
-        if isinstance(node.value, str):
-            return cls(metric=node.value)
-        values = _fields(node, keys(cls))
-        if "metric" not in values:
-            raise node.error("needs a metric, such as accuracy")
-        return cls(**values)
+def _criteria(document: Document, key: str, cls: type[Criterion], values: Any) -> tuple[Criterion, ...]:
+    """Return objectives or constraints; a bare word is a metric."""
+    with at_key(key):
+        items = as_list(values)
+    criteria = []
+    for index, item in enumerate(items):
+        path = f"{key}.{index}"
+        if isinstance(item, str):
+            document.use_places(f"{path}.metric", path)
+            item = {"metric": item}
+        with at_key(path):
+            require_keys(item, keys(cls))
+            require("metric" in item, "needs a metric, such as accuracy")
+            criteria.append(cls(**item))
+    return tuple(criteria)
 
 
 # ------------------------------------------------------------ assignments of a command line
 
 
-def _override(root: Node, assignment: str) -> None:
+def _override(document: Document, assignment: str) -> None:
     """Set a key of the document, or remove it if the value is `null`.
 
     A setting of the trials (`fpp.gamma2=0.3`) gets one value for all trials: it moves from `params` to `base`.
     """
-    path, equals, value = assignment.partition("=")
+    path, equals, text = assignment.partition("=")
     path = path.strip()
     if not equals or not path:
         raise InputError(f"--set {assignment!r}: expected key=value, such as fpp.gamma2=0.3 or search.trials=20")
     where = f"--set {assignment}"
-    if not value.strip():
+    if not text.strip():
         raise InputError(f"{where}: has no value; give one, or null, which takes {path} out")
-    had_params = _has_params(root)
+    had_params = bool(document.value.get("params"))
     if path in settings():
-        _require_outside_grid(root, path, where)
-        _remove_param(root, path)
+        _require_outside_grid(document.value.get("grid"), path, where)
+        params = document.value.get("params")
+        if isinstance(params, dict):
+            params.pop(path, None)
         path = f"base.{path}"
     elif path.partition(".")[0] not in keys(Space):
         raise InputError(f"{where}: {unknown('key', path, _known_keys())}")
-    _put(root, path, of_plain(parse(value, where).plain(), where, path))
-    if had_params and not _has_params(root):
-        root.where = f"{root.where} with {where}"  # an error then does not say that the file has nothing to search
+    new = parse(text, where)
+    _put(document.value, "", path, new.value, where)
+    _set_places(document, path, new, where)
+    if had_params and not document.value.get("params"):
+        place, name = document.places[""]
+        document.places[""] = (f"{place} with {where}", name)  # the file does have something to search
 
 
-def _has_params(root: Node) -> bool:
-    params = root.value.get("params")
-    return params is not None and bool(params.value)
+def _set_places(document: Document, path: str, new: Document, where: str) -> None:
+    """Let errors in the new value at a path, and in the mappings that were made for it, name an assignment."""
+    for known in list(document.places):
+        if f"{known}.".startswith(f"{path}."):
+            del document.places[known]
+    for inner in new.places:
+        document.places[join(path, inner)] = (where, join(path, inner))
+    around = path.rpartition(".")[0]
+    if around.startswith("params.") and around in document.places:  # bounds are checked together
+        place, name = document.places[around]
+        document.places[around] = (f"{place} with {where}", name)
+    while around and around not in document.places:
+        document.places[around] = (where, around)
+        around = around.rpartition(".")[0]
 
 
 def _known_keys() -> list[str]:
@@ -157,62 +180,49 @@ def _known_keys() -> list[str]:
     return valid_keys
 
 
-def _require_outside_grid(root: Node, setting: str, where: str) -> None:
+def _require_outside_grid(grid: Any, setting: str, where: str) -> None:
     """Raise InputError if a grid has values of the setting, which would replace the one that is set."""
-    grid = root.value.get("grid")
-    if grid is None or not isinstance(grid.value, list):
+    if not isinstance(grid, list):
         return
-    for block in grid.value:
-        if not isinstance(block.value, dict):
+    for block in grid:
+        if not isinstance(block, dict):
             continue
-        for names in block.value:
-            if setting in [name.strip() for name in names.split(",")]:
+        for names in block:
+            if setting in split_keys(names):
                 raise InputError(f"{where}: the grid has values of {setting}; change them there, or take {setting} out")
 
 
-def _remove_param(root: Node, setting: str) -> None:
-    params = root.value.get("params")
-    if params is not None and isinstance(params.value, dict):
-        params.value.pop(setting, None)
-
-
-def _put(node: Node, path: str, new: Node) -> None:
-    """Put a value at a path below a node."""
-    if isinstance(node.value, list):
-        _put_in_list(node, path, new)
+def _put(values: Any, outer: str, path: str, new: Any, where: str) -> None:
+    """Put a value at a path below values of an outer path; None takes a key out."""
+    if isinstance(values, list):
+        index, _, rest = path.partition(".")
+        if not index.isdecimal() or int(index) >= len(values):
+            raise InputError(f"{where}: {outer} is a list of {len(values)}, which has no item {index!r}")
+        if rest:
+            _put(values[int(index)], join(outer, index), rest, new, where)
+        else:
+            values[int(index)] = new
         return
-    if node.value is None:
-        node.value = {}
-    if not isinstance(node.value, dict):
-        raise InputError(f"{new.where}: {node.path} is {shown(node.value)}, which has no {path!r}")
-    key = node.first_key_of(path) or _new_key(node, path)
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: {outer} is {shown(values)}, which has no {path!r}")
+    known = [key for key in values if f"{path}.".startswith(f"{key}.")]  # a key may have dots, too
+    key = max(known, key=len, default=_new_key(outer, path))
     rest = path[len(key) + 1 :]
     if rest:
-        child = node.value.setdefault(key, Node({}, new.where, join(node.path, key)))
-        _put(child, rest, new)
-    elif new.value is None:
-        node.value.pop(key, None)
+        if values.get(key) is None:
+            values[key] = {}
+        _put(values[key], join(outer, key), rest, new, where)
+    elif new is None:
+        values.pop(key, None)
     else:
-        node.value[key] = new
-        if node.path.startswith("params.") and new.where not in node.where:  # bounds are checked together
-            node.where = f"{node.where} with {new.where}"
+        values[key] = new
 
 
-def _put_in_list(node: Node, path: str, new: Node) -> None:
-    index, _, rest = path.partition(".")
-    if not index.isdecimal() or int(index) >= len(node.value):
-        raise InputError(f"{new.where}: {node.path} is a list of {len(node.value)}, which has no item {index!r}")
-    if rest:
-        _put(node.value[int(index)], rest, new)
-    else:
-        node.value[int(index)] = new
-
-
-def _new_key(node: Node, path: str) -> str:
+def _new_key(outer: str, path: str) -> str:
     """Return the key that a mapping lacks: a parameter's key has dots, the keys of a parameter have none."""
-    if node.path in ("", "search"):
+    if outer in ("", "search"):
         return path.partition(".")[0]
     stem, _, last = path.rpartition(".")
-    if node.path == "params" and last in PARAM_KEYS:
+    if outer == "params" and last in PARAM_KEYS:
         return stem
     return path

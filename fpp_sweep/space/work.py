@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -20,15 +20,13 @@ from fpp_sweep.spec.validation import (
     DistinctAndSome,
     as_mapping,
     at_key,
+    build,
     check_fields,
-    keys,
     known_name,
     require,
     set_field,
     shown,
 )
-
-Part = TypeVar("Part")
 
 PUBLISHED = ("paper", "code")  # publishers of settings of FPP; each is a baseline, and a point that is tried first
 BASELINES = (*catalogue.COMPARED, *catalogue.PUBLISHED)
@@ -178,7 +176,7 @@ class Finalists:
     images: Positive | None = None  # fresh ones of each dataset; none: as many as the search used, where there are some
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "search.finalists")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,19 +201,8 @@ class Search:
     notify: Text | None = None  # a command that gets the state and the front at the end
 
     def __post_init__(self) -> None:
-        with at_key("search.finalists"):
-            set_field(self, "finalists", _part(Finalists, self.finalists))
+        set_field(self, "finalists", build(Finalists, self.finalists, "search.finalists"))
         check_fields(self, "search")
-
-
-def _part(cls: type[Part], value: Any) -> Part:
-    """Return a mapping of settings as an object of a class."""
-    if isinstance(value, cls):
-        return value
-    settings = as_mapping(value)
-    for key in settings:
-        known_name("key", key, keys(cls))
-    return cls(**settings)
 
 
 # ------------------------------------------------------------ work

@@ -31,6 +31,7 @@ from pydantic_core import ErrorDetails
 from fpp_sweep.spec.errors import InputError, unknown
 
 Item = TypeVar("Item")
+Part = TypeVar("Part")
 Items = TypeVar("Items", bound=Sequence[Any])
 
 MAX_SHOWN = 80  # characters of a value in a message
@@ -278,6 +279,22 @@ DistinctAndSome = Annotated[
 def set_field(target: Any, name: str, value: Any) -> None:
     """Set a field of an object that is being built, frozen or not."""
     object.__setattr__(target, name, value)
+
+
+def build(cls: type[Part], values: Any, path: str) -> Part:
+    """Return an object of a class from a mapping of its fields, or such an object; errors are below a path."""
+    if isinstance(values, cls):
+        return values
+    with at_key(path):
+        require_keys(values, keys(cls))
+    return cls(**values)
+
+
+def require_keys(values: Any, names: Collection[str]) -> None:
+    """Raise InputError for anything but a mapping with some of these keys."""
+    for key in as_mapping(values):
+        if key not in names:
+            raise InputError(unknown("key", key, names).problem, key)
 
 
 def keys(cls: Any) -> list[str]:

@@ -12,7 +12,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import load_space, read_config, space_from
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Split
-from fpp_sweep.space.yamlfile import Node, of_plain
+from fpp_sweep.space.yamlfile import of_plain
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
@@ -113,13 +113,15 @@ def space_to_evaluate(
     else:
         methods = methods or [defaults.method]
         prompts = prompts or [defaults.prompt]
-    block = {"prompt": _typed_values("--prompt", prompts), "method": _typed_values("--method", methods)}
     base = {key: value for key, value in settings.items() if key not in FLAGS_OF_TRIALS}
-    root = of_plain(EVALUATION, "evaluate")
-    root.value["base"] = of_plain(base, str(config), "base")
-    root.value["base"].value["anchor_prompt"] = Node(anchor, f"--anchor-prompt {anchor}")
-    root.value["grid"] = Node([Node(block, "evaluate")], "evaluate")
-    return space_from(root, "evaluate", overrides)
+    block = {"prompt": list(prompts), "method": list(methods)}
+    document = of_plain({**EVALUATION, "base": {**base, "anchor_prompt": anchor}, "grid": [block]}, "evaluate")
+    document.places["base"] = (str(config), "base")
+    document.places["base.anchor_prompt"] = (f"--anchor-prompt {anchor}", "")
+    for key, values in block.items():
+        for index, value in enumerate(values):
+            document.places[f"grid.0.{key}.{index}"] = (f"--{key} {value}", "")
+    return space_from(document, "evaluate", overrides)
 
 
 def recorded_trial(sweep: Path, name: str) -> tuple[Path, list[str]]:
@@ -151,8 +153,3 @@ def _require_flags(overrides: Sequence[str]) -> None:
         key = assignment.partition("=")[0].strip().removeprefix("base.")
         if key in FLAGS_OF_TRIALS:
             raise InputError(f"--set {assignment}: give {FLAGS_OF_TRIALS[key]} instead")
-
-
-def _typed_values(flag: str, values: Sequence[str]) -> Node:
-    """Return the values of a flag as a list whose errors name the flag and the value."""
-    return Node([Node(value, f"{flag} {value}") for value in values], flag)

@@ -66,7 +66,7 @@ def checked_point(folder: SweepFolder, assignments: Sequence[str]) -> Mapping[st
             raise InputError(f"{assignment!r}: expected key=value, such as {space.searched()[0].key}=...")
         if key in values:
             raise InputError("comes twice; take one out", key)
-        values[key] = parse_yaml(value, assignment).plain()
+        values[key] = parse_yaml(value, assignment).value
     return check_point(values, space.searched(), space.start())
 
 
@@ -105,7 +105,7 @@ def _flags_in_errors() -> Iterator[None]:
 
 def _parse_limit(text: str, flag: str) -> Any:
     """Return a limit as a space file has it: `none` is no limit, a bare number of hours becomes seconds."""
-    value = parse_yaml(text, flag).plain()
+    value = parse_yaml(text, flag).value
     if value == "none":
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

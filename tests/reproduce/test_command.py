@@ -35,10 +35,10 @@ def run(folder, *words):
         (["--table", "natural_shifts"], "table natural_shifts makes no sense on the embedded model"),
         (["--table", "main", "--methods", "fppp"], "--methods fppp: unknown row 'fppp', did you mean 'fpp'?"),
         (["--table", "main", "sam", "--methods", "tpt_sam"], "--methods: table main has none of these rows"),
-        (["--table", "sam", "--set", "base.adapt.sam_rho=0"], "adapt.sam_rho: must be > 0 (0.0)"),
+        (["--table", "sam", "--set", "base.adapt.sam_rho=0"], "adapt.sam_rho: must be > 0 (0)"),
         (["--table", "dynaprompt", "--set", "base.adapt.slots=0"], "adapt.slots: must be >= 1 (0)"),
         (["--table", "dynaprompt", "--set", "work.shards=3"], "takes a dataset's samples in order"),
-        (["--table", "flatness", "--set", "base.measure.rho=-1"], "measure.rho: must be > 0 (-1.0)"),
+        (["--table", "flatness", "--set", "base.measure.rho=-1"], "measure.rho: must be > 0 (-1)"),
         (["--table", "init", "--coop", "nowhere.tar"], "--coop nowhere.tar: no such file"),
         (
             ["--table", "main", "--precision", "tf32"],

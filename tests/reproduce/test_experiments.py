@@ -139,8 +139,8 @@ def test_settings_are_the_models_preset_except_for_those_of_a_row(tmp_path):
 @pytest.mark.parametrize(
     ("slip", "message"),
     [
-        ("colums: []\n", "own.yaml:9: unknown key 'colums', did you mean 'columns'?"),
-        ("grid: [{method: tpt}]\n", "own.yaml:9: unknown key 'grid'"),
+        ("colums: []\n", "own.yaml:9: colums: unknown key 'colums', did you mean 'columns'?"),
+        ("grid: [{method: tpt}]\n", "own.yaml:9: grid: unknown key 'grid'"),
         ("base: {fpp.gamma3: 1}\n", "own.yaml:9: base.fpp.gamma3: unknown setting 'fpp.gamma3'"),
         ("alone: 'yes'\n", "own.yaml:9: alone: must be true or false ('yes')"),
         ("average: {}\n", "own.yaml:9: average: must be a list"),
@@ -164,7 +164,7 @@ def test_an_error_in_a_key_names_file_and_line(tmp_path, slip, message):
         (
             "printed: {accuracy: 70}",
             "printed: {accuracy: x}",
-            "own.yaml:5: rows.2.printed.accuracy: must be a number (x)",
+            "own.yaml:5: rows.2.printed.accuracy.average: must be a number (x)",
         ),
         ("than: [one]", "than: [none]", "own.yaml:7: claims.0: unknown row 'none'"),
         ("row: two, ", "", "own.yaml:7: claims.0: needs a row"),

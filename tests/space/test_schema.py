@@ -45,7 +45,7 @@ def test_shipped_spaces_state_their_purpose_and_fit_the_schema(path):
     assert lines[0].startswith("# ")
     assert f"#     python -m fpp_sweep.tune --space search_spaces/{path.name}" in lines
     assert "# yaml-language-server: $schema=schema.json" in lines
-    assert fits_the_schema(read(path, "space").plain())
+    assert fits_the_schema(read(path, "space").value)
     assert load_space(path).question.endswith("?")
 
 
@@ -111,7 +111,7 @@ def test_the_schema_is_a_valid_json_schema():
     ],
 )
 def test_the_schema_refuses_slips(text):
-    assert not fits_the_schema(parse(text, "x.yaml").plain())
+    assert not fits_the_schema(parse(text, "x.yaml").value)
 
 
 def test_the_document_lists_exactly_the_keys_that_exist():
@@ -137,4 +137,4 @@ def test_the_examples_of_the_document_are_valid():
     assert len(examples) == 2
     for example in examples:
         assert parse_space(example, "x.yaml").queue()
-        assert fits_the_schema(parse(example, "x").plain())
+        assert fits_the_schema(parse(example, "x").value)

@@ -65,7 +65,7 @@ def objective(description):
 @pytest.mark.parametrize(("text", "line"), VALUES)
 def test_a_wrong_value_is_refused_in_python_as_in_a_file(text, line):
     with pytest.raises(InputError) as in_python:
-        build(parse(text, "x.yaml").plain())
+        build(parse(text, "x.yaml").value)
     assert line.endswith(in_python.value.problem)
 
 

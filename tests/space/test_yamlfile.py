@@ -4,28 +4,11 @@ import json
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.space.yamlfile import config_text, dump, of_plain, parse, read
+from fpp_sweep.space.yamlfile import config_text, of_plain, parse, read
 from fpp_sweep.spec.errors import InputError
-
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-NUMBER_LIKE = st.from_regex(r"\A[-+.0-9eExXoO_:]{1,6}\Z") | st.sampled_from(
-    ["on", "yes", "null", "~", "", "True", ".inf"]
-)
-VALUES = st.recursive(
-    SCALARS | NUMBER_LIKE, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
-)
-
-
-@given(VALUES)
-@example({"\x85": "a\u2028b"})  # two line breaks of Unicode
-@settings(deadline=None)
-def test_dumped_values_are_read_back_with_equal_values_and_types(value):
-    again = parse(dump(value), "x.yaml").plain()
-    assert again == value
-    assert repr(again) == repr(value)  # compares types too: 1, 1.0 and True are equal
 
 
 @given(st.text() | st.text("[]{}:,-&*!|>'\"#%@` \n\ta1"))
@@ -56,7 +39,7 @@ def test_any_text_is_read_or_refused_with_a_line(text):
     ],
 )
 def test_scalars_are_read_by_the_rules_of_yaml_1_2(text, value):
-    assert repr(parse(text, "x.yaml").plain()) == repr(value)
+    assert repr(parse(text, "x.yaml").value) == repr(value)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +59,6 @@ def test_scalars_are_read_by_the_rules_of_yaml_1_2(text, value):
         ("a: 1\n---\nb: 2", "x.yaml:2: not valid YAML: "),
         ("a: 1\n? [b]\n: 2", "x.yaml:2: a key must be a word, not a sequence"),
         ("[" * 1500, "x.yaml: not valid YAML: nested too deeply"),
-        ("a: " + "9" * 5000, "x.yaml:1: a: "),
     ],
 )
 def test_wrong_yaml_is_refused_with_its_line(text, line):
@@ -86,22 +68,20 @@ def test_wrong_yaml_is_refused_with_its_line(text, line):
 
 
 def test_a_value_has_the_line_of_its_key_and_an_item_has_its_own_line():
-    tree = parse("a:\n  b.c: [1,\n    2]\n  d:\n    e: 3\n", "x.yaml")
-    inner = tree.value["a"].value
-    assert (inner["b.c"].where, inner["b.c"].path) == ("x.yaml:2", "a.b.c")
-    assert (inner["b.c"].value[1].where, inner["b.c"].value[1].path) == ("x.yaml:3", "a.b.c.1")
-    assert str(inner["d"].value["e"].error("is wrong")) == "x.yaml:5: a.d.e: is wrong"
+    document = parse("a:\n  b.c: [1,\n    2]\n  d:\n    e: 3\n", "x.yaml")
+    lines = {"a": 1, "a.b.c": 2, "a.b.c.1": 3, "a.d.e": 5, "a.d.f": 4, "g": 1}
+    for path, line in lines.items():
+        assert str(document.error(path, "is wrong")) == f"x.yaml:{line}: {path}: is wrong"
 
 
 def test_a_byte_order_mark_is_ignored(tmp_path):
     (tmp_path / "x.yaml").write_bytes(b"\xef\xbb\xbfa: 1")
-    assert read(tmp_path / "x.yaml", "file").plain() == {"a": 1}
+    assert read(tmp_path / "x.yaml", "file").value == {"a": 1}
 
 
-def test_a_whole_number_of_too_many_digits_is_refused():
-    """Python converts none of more than 4,300 digits, since this takes long."""
-    with pytest.raises(InputError, match=r"^x\.yaml:1: a\.b: is a number of 5000 digits; write a shorter one$"):
-        parse(f"a: {{b: {'9' * 5000}}}", "x.yaml")
+def test_numbers_below_a_verbatim_key_stay_text():
+    document = parse("a: {printed: {b: [8.50, x]}}\nprinted: 1", "x.yaml", verbatim="printed")
+    assert document.value == {"a": {"printed": {"b": ["8.50", "x"]}}, "printed": "1"}
 
 
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
@@ -118,10 +98,12 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
         read(tmp_path / "huge.yaml", "search space")
 
 
-def test_plain_values_get_paths_too():
-    node = of_plain({"a": [1, {"b": (2, None)}]}, "sweep.json")
-    assert node.plain() == {"a": [1, {"b": [2, None]}]}
-    assert node.value["a"].value[1].value["b"].path == "a.1.b"
+def test_errors_in_plain_values_name_what_they_come_from():
+    values = {"a": [1, {"b": None}]}
+    document = of_plain(values, "sweep.json")
+    document.value["a"].append(2)
+    assert values == {"a": [1, {"b": None}]}
+    assert str(document.error("a.1.b", "is wrong")) == "sweep.json: a.1.b: is wrong"
 
 
 @pytest.mark.parametrize(
@@ -130,22 +112,15 @@ def test_plain_values_get_paths_too():
 def test_a_config_with_any_text_is_read_back_unchanged(text):
     config = {"prompt": text, "adapt.lr": 1e-5, "fpp.gamma2": None}
     assert yaml.safe_load(config_text(config))["config"] == config
-    assert parse(config_text(config), "config.yaml").plain() == {"config": config}
-
-
-@given(st.floats(), st.sampled_from(["adapt.lr", "on", "1", "a: b", "x" * 200]))
-def test_numbers_of_a_config_are_written_as_pyyaml_writes_them(number, key):
-    config = {key: number}
-    assert config_text(config) == yaml.safe_dump({"config": config})
+    assert parse(config_text(config), "config.yaml").value == {"config": config}
 
 
 @pytest.mark.parametrize("value", ["a 😀", {"é😀": ["\U00010000", "\ud800", "\u2028"]}, [1e-3, True, None]], ids=ascii)
 def test_json_is_yaml(value):
-    assert parse(json.dumps(value), "x.json").plain() == value
+    assert parse(json.dumps(value), "x.json").value == value
 
 
 def test_keys_are_written_in_their_order():
     for prompt in ("a photo of a", "\ud800"):  # libyaml cannot write half of a character
         keys = list(yaml.safe_load(config_text({"prompt": prompt, "method": "tpt", "adapt.lr": 1.0}))["config"])
         assert keys == ["prompt", "method", "adapt.lr"]
-    assert dump({"b": 1, "a": {"d": 2, "c": 3}}) == "b: 1\na:\n  d: 2\n  c: 3\n"
