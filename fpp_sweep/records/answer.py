@@ -173,7 +173,7 @@ def _clause(answer: Answer, reference: str) -> str:
     for metric in answer.metrics:
         paired = answer.difference(answer.finalists[0], reference, metric)
         if paired is None:
-            rest.append(f"{metric} not told apart")
+            rest.append(f"no verdict in {metric}")
         elif paired.mark == "+":
             gains.append(f"{_gain_words(paired)} than {words_for(reference)}")
         else:

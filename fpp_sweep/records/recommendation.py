@@ -44,7 +44,7 @@ DifferenceTable = Mapping[tuple[str, str, str], Difference]  # by record, baseli
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answer:
-    """What to use: a recommended trial, or else a baseline, and the differences that this rests on."""
+    """A recommended trial, or else a baseline to use, and the differences that this rests on."""
 
     metrics: tuple[str, ...] = ()  # objectives that have a valid test, in their order
     untested: tuple[str, ...] = ()  # objectives that have none

@@ -70,14 +70,14 @@ def sweep_entries(folders: Sequence[SweepFolder]) -> list[Entry]:
         trials += [Entry(f"{label}/{member.label}", member, sweep) for member in marked]
         for baseline in front.baselines:
             baselines.setdefault(_identity(baseline, sweep), Entry(baseline.label, baseline, sweep))
-    return [*trials, *_told_apart(list(baselines.values()))]
+    return [*trials, *_distinguished(list(baselines.values()))]
 
 
 def _identity(baseline: TrialRecord, sweep: LoadedSweep) -> object:
     return baseline.name, baseline.key, sweep.info.model_digest
 
 
-def _told_apart(baselines: Sequence[Entry]) -> list[Entry]:
+def _distinguished(baselines: Sequence[Entry]) -> list[Entry]:
     """Return baselines whose labels are unique: a second one of a label is named after its sweep, too."""
     by_label: dict[str, Entry] = {}
     for entry in baselines:

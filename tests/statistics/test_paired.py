@@ -289,7 +289,7 @@ def test_the_test_and_the_interval_leave_out_the_bias_of_few_images(metric, is_r
 
 
 @pytest.mark.parametrize(("metric", "is_tested"), [("ece", False), ("accuracy", True)])
-def test_two_errors_near_to_calibration_are_not_told_apart(metric, is_tested):
+def test_two_errors_near_to_calibration_are_not_distinguished(metric, is_tested):
     """Few images alone give a calibrated model with spread confidences a larger ECE than one with narrow ones."""
     noise = 0.1 * np.random.default_rng(0).standard_normal(500)
     records = {}
