@@ -1,6 +1,5 @@
 """Plugins: the recipes of docs/plugins.md as printed, and files that are no plugins."""
 
-import errno
 import json
 import re
 import sys
@@ -13,8 +12,7 @@ import pytest
 
 from fpp_sweep import Options, evaluate, load_plugins, run_locally
 from fpp_sweep.core.metrics import Predictions, score
-from fpp_sweep.search import trial_runner
-from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
+from fpp_sweep.search.trial_runner import TrialRunner
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import TrialConfig
@@ -95,20 +93,6 @@ def test_the_process_of_trials_loads_the_plugins_of_the_sweep(tmp_path):
     job = {"name": "trial-0007", "split": "val", "order": 7}
     assert runner.reset_config(job) is True  # otherwise Ray Tune would start a new process
     assert runner._job == job
-
-
-def test_the_process_of_trials_reports_why_no_trial_can_go_on(monkeypatch):
-    def fill_disk(context, **job):
-        raise OSError(errno.ENOSPC, "No space left on device", "/full")
-
-    runner = TrialRunner.__new__(TrialRunner)
-    runner.setup({"name": "trial-0007"}, SimpleNamespace(plugins=()))
-    monkeypatch.setattr(trial_runner, "run_job", fill_disk)
-    result = runner.step()
-    assert result["done"] is True
-    assert "/full" in result[ABORT_REASON]
-    monkeypatch.setattr(trial_runner, "run_job", lambda context, **job: None)
-    assert runner.step() == {"done": True}
 
 
 def test_an_edited_plugin_replaces_the_old_one_and_has_other_keys(tmp_path):

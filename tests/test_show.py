@@ -1,9 +1,7 @@
 """`show`: a list of sweeps, one sweep or one trial, read from folders alone."""
 
-import gc
 import re
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -198,18 +196,3 @@ def test_show_page_writes_the_page_of_a_sweep_again(capsys, monkeypatch, tmp_pat
     monkeypatch.chdir(tmp_path)
     assert run_show(capsys, "perturb-1", "--page") == f"page: {page.as_uri()}\n"
     assert "trial-0002" in page.read_text()
-
-
-@pytest.mark.parametrize("error", [None, InputError("no such trial")], ids=str)
-def test_garbage_is_collected_again_after_show(folder, monkeypatch, error):
-    states = []
-
-    def record_state(args, path):
-        states.append(gc.isenabled())
-        if error is not None:
-            raise error
-
-    monkeypatch.setattr(show, "show", record_state)
-    with suppress(InputError):
-        show.main([str(folder.path)])
-    assert (states, gc.isenabled()) == ([False], True)

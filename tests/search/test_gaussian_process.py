@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from unittest.mock import patch
 
 import optuna
 import pytest
@@ -10,7 +9,6 @@ from optuna.distributions import FloatDistribution
 from optuna.samplers import GPSampler
 from optuna.trial import TrialState
 
-from fpp_sweep.search import gaussian_process
 from fpp_sweep.search.gaussian_process import GaussianProcessSampler
 
 RANGES = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
@@ -61,25 +59,6 @@ def test_settings_differ_while_no_trial_keeps_the_constraints(end):
         proposed.append(trial)
     for first, second in itertools.combinations(proposed, 2):
         assert distance(first, second) > 0.01
-
-
-def test_the_model_is_fitted_to_a_limited_number_of_trials_that_include_the_front(monkeypatch):
-    monkeypatch.setattr(gaussian_process, "MAX_FITTED_TRIALS", 9)
-    study = study_with_trials(30)
-    fitted = []
-
-    def record_trials(self, study, completed_trials, running_trials, search_space):
-        fitted.append([trial.number for trial in completed_trials])
-        return {}
-
-    with patch.object(GPSampler, "_sample_relative_impl", record_trials):
-        for _ in range(2):
-            ask(study, GaussianProcessSampler)
-    first, second = fitted
-    assert first == second == sorted(first)  # the same trial number draws the same choice
-    assert len(first) == 9
-    assert {trial.number for trial in study.best_trials} < set(first)
-    assert set(first) != set(range(30 - 9, 30))
 
 
 @pytest.mark.parametrize(("running", "is_random"), [(4, False), (5, True)])

@@ -9,7 +9,6 @@ from ray.tune.search import Searcher
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.search import job as job_module
 from fpp_sweep.search import searcher
 from fpp_sweep.search.job import TrialContext, run_job, violations
 from fpp_sweep.search.searcher import AbortTune, SweepSearcher
@@ -22,7 +21,7 @@ from fpp_sweep.sweep.resume import reopen_failed_trials
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskResult, pack_predictions
 from tests.kit.names import TPT, ZERO_SHOT, named
-from tests.kit.records import split_result, sweep_info, trial
+from tests.kit.records import split_result, sweep_info
 from tests.kit.tasks import dataset_info, predictions
 from tests.kit.waiting import LONG
 
@@ -501,54 +500,6 @@ def test_worker_time_of_stopped_trials_counts_as_gpu_hours(tmp_path):
     assert sweep.ask()[0] == Searcher.FINISHED
     assert sweep.searcher.why_stopped == "1 GPU-hours used up"
     assert Sweep(tmp_path / "sweep", *options, gpus=1.0).searcher.gpu_hours() == 1.0  # as a second driver counts
-
-
-def recorded(folder, **changes):
-    """Return the context of jobs on a folder whose tasks are not computed."""
-    plan = Plan(datasets={split: (dataset_info("scenes"),) for split in ("val", "final", "test")}, seeds=(0,))
-    fields = {"executor": None, "plan": plan, "objectives": (), "constraints": (), "search_split": "val", **changes}
-    return TrialContext(folder=folder, **fields)
-
-
-def test_worker_time_of_failed_trials_counts_as_gpu_hours(tmp_path, monkeypatch):
-    def fail_after_an_hour(plan, config, split, executor, **_):
-        executor.worker_seconds.append(3600.0)
-        raise ValueError("the last task fails")
-
-    options = ["search.gpu_hours=1", "search.trials=null", "search.concurrency=1", "work.baselines=[]"]
-    sweep = Sweep(tmp_path / "sweep", *options, gpus=1.0)
-    monkeypatch.setattr(job_module, "run_trial", fail_after_an_hour)
-    begun, trial_id = sweep.ask()
-    run_job(recorded(sweep.folder), begun["name"], begun["split"], begun["order"])
-    sweep.searcher.on_trial_complete(trial_id, {"pid": 1}, False)
-    assert sweep.searcher.gpu_hours() == 1.0
-    assert sweep.ask()[0] == Searcher.FINISHED
-
-
-def test_a_split_on_which_a_trial_failed_before_has_no_reason_once_it_succeeds(tmp_path, monkeypatch):
-    outcomes = {"final": [ValueError("lost"), split_result(51.0, 9.0)], "test": [split_result(50.0, 9.0)]}
-
-    def run_trial(plan, config, split, executor, **_):
-        outcome = outcomes[split].pop(0)
-        if isinstance(outcome, ValueError):
-            raise outcome
-        return outcome, []
-
-    monkeypatch.setattr(job_module, "run_trial", run_trial)
-    monkeypatch.setattr(job_module, "write_artifacts", lambda *_: None)
-    folder = SweepFolder(tmp_path / "sweep")
-    folder.write_info(sweep_info(name="sweep"))
-    folder.write_trial(trial(0))
-    name = folder.trials()[0].name
-    reasons = []
-    for split in ("final", "test", "final"):
-        run_job(recorded(folder), name, split, 1)
-        reasons.append(folder.trial(name).reason)
-    assert reasons == ["on final: ValueError: lost", "on final: ValueError: lost", None]
-    assert folder.trial(name).details is None
-    log = (folder.artifacts(name) / "log.txt").read_text().splitlines()
-    ends = [line.partition(" has ended ")[2] for line in log if " has ended " in line]
-    assert ends == ["on final: ValueError: lost", "on test: complete", "on final: complete"]
 
 
 def test_a_stopped_trial_resets_the_count_of_consecutive_failures(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.core.datasets import fair_order
-from fpp_sweep.core.metrics import EDGES, Confidences, Predictions, accuracy, expected_calibration_error, score
+from fpp_sweep.core.metrics import EDGES, Confidences, accuracy, expected_calibration_error
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import (
     BLOCKWISE_METRICS,
@@ -255,22 +255,6 @@ def test_statistics_are_read_back_from_a_file_to_the_bit():
 def test_a_damaged_file_raises_an_error(data):
     with pytest.raises(ValueError, match="not a file of block statistics"):
         from_bytes(data)
-
-
-def test_all_metrics_of_a_dataset_share_its_block_statistics(monkeypatch):
-    computed = []
-    of_predictions = BlockStats.of_predictions
-
-    def counted(dataset, predictions):
-        computed.append(predictions)
-        return of_predictions(dataset, predictions)
-
-    monkeypatch.setattr(BlockStats, "of_predictions", counted)
-    probabilities = np.array([[0.75, 0.25], [0.5, 0.5]], np.float32)
-    parts = [Predictions.of([name, f"{name}2"], np.array([0, 1]), probabilities) for name in ("a", "b")]
-    for predictions in parts:
-        score(predictions)
-    assert [id(predictions) for predictions in computed] == [id(predictions) for predictions in parts]
 
 
 def arrays_of(*parts):

@@ -73,16 +73,6 @@ def test_the_corner_is_the_worst_of_the_baselines_or_the_reference_of_the_space(
     assert folder.info().reference == reference
 
 
-def test_the_time_left_counts_the_drivers_time_once_after_it_was_recorded(tmp_path, make_driver, monkeypatch):
-    folder = SweepFolder(tmp_path)
-    folder.write_info(sweep_info(name="sweep", spent=100.0))
-    driver = make_driver(folder, small_space("search.wall_clock=1000"))
-    monkeypatch.setattr(driver.recorder, "seconds", lambda: 10.0)
-    folder.write_info(replace(folder.info(), spent=110.0))
-    driver._show_status(STATUS)
-    assert driver.display._status.seconds_left == 890.0
-
-
 @pytest.mark.parametrize(
     ("points", "note"),
     [

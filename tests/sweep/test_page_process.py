@@ -1,6 +1,5 @@
 """The process that writes the page of a running sweep."""
 
-import os
 import pickle
 import subprocess
 import sys
@@ -74,22 +73,6 @@ def test_the_page_of_a_sweep_that_is_judged_by_a_plugins_metric_is_written(folde
         folder.write_trial(replace(record, results=results, values=[3.25]))
     PageProcess(folder).write()
     assert "3.2500" in (folder.report / "sweep.html").read_text()
-
-
-def test_ctrl_c_in_the_terminal_does_not_reach_the_process(folder, monkeypatch):
-    """The driver stops it."""
-    groups = []
-    popen = subprocess.Popen
-
-    def start(*words, **options):
-        process = popen(*words, **options)
-        groups.append(os.getpgid(process.pid))
-        return process
-
-    monkeypatch.setattr(subprocess, "Popen", start)
-    PageProcess(folder).write()
-    assert groups
-    assert os.getpgid(0) not in groups
 
 
 def test_a_page_can_be_stopped(folder):

@@ -23,14 +23,6 @@ def worker(tmp_path_factory):
     return Worker(worker_spec(small_space(f"work.cache={tmp_path_factory.mktemp('cache')}"), gpus=0.0))
 
 
-@pytest.mark.parametrize(
-    ("gpus", "cpus", "share"), [(1.0, 1, 1.0), (0.25, 1, 0.25), (2.0, 1, 1.0), (0.0, 1, 0.25), (0.0, 8, 1.0)]
-)
-def test_a_workers_share_of_memory_equals_its_share_of_the_device(monkeypatch, gpus, cpus, share):
-    monkeypatch.setattr("fpp_sweep.sweep.worker_spec.cores", lambda: 4)
-    assert worker_spec(small_space(f"work.cpus_per_worker={cpus}"), gpus).device_share == share
-
-
 def test_baselines_use_the_precision_of_the_base():
     assert {config.precision for config in small_space("base.precision=fp16").baselines().values()} == {"fp16"}
 

@@ -7,25 +7,18 @@ import sys
 
 import pytest
 
-from fpp_sweep.core.compute import devices
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.node_checks import shared_environment
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.sweep.run import run_sweep
-from fpp_sweep.sweep.worker_spec import require_precisions
 from fpp_sweep.tracking.stores import check_address
 from fpp_sweep.workers.session import require_reachable
 from tests.kit.datasets import build_folders
 from tests.kit.disks import mounted
 from tests.kit.spaces import SEARCH_VIEWS, small_space
 from tests.kit.stores import free_port
-
-
-def test_the_driver_of_workers_on_gpus_opens_no_gpu_itself(monkeypatch):
-    monkeypatch.setattr(devices, "choose_device", lambda name: pytest.fail("opened"))
-    require_precisions(small_space("work.device=cuda", "base.precision=tf32"))
 
 
 def test_a_store_of_the_environment_that_cannot_be_used_is_refused_before_a_sweep_has_a_folder(tmp_path, monkeypatch):

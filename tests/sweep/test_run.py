@@ -219,19 +219,6 @@ def test_an_interrupt_at_a_moment_that_hides_it_still_interrupts_without_a_trace
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
-def test_an_error_in_a_finalizer_goes_to_the_hook_that_makes_it_printable(monkeypatch):
-    errors = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: errors.append(str(unraisable.exc_value)))
-
-    class Broken:
-        def __del__(self):
-            raise ValueError("red")
-
-    with terminable():
-        Broken()
-    assert errors == ["red"]
-
-
 def test_a_second_sigterm_does_not_disturb_the_clean_up_after_the_first():
     """SLURM sends a SIGTERM to every process of a job, and a second one when its time is up."""
     cleaned_up = False

@@ -7,20 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from fpp_sweep.space.work import Work
-from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep import worker_pool
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.worker_pool import gpus_of_a_worker, ray_session, session_cpus
 from fpp_sweep.workers import actors
-from fpp_sweep.workers.needs import WorkerNeeds
 from tests.kit.spaces import small_space
-
-
-def test_a_worker_may_have_all_cores_and_no_more(monkeypatch):
-    monkeypatch.setattr(worker_pool, "cores", lambda: 4)
-    worker_pool._require_cores(4.0)
-    with pytest.raises(InputError, match=r"work.cpus_per_worker=4\.5: this machine has 4 CPUs; ask"):
-        worker_pool._require_cores(4.5)
 
 
 @pytest.mark.parametrize(
@@ -44,19 +35,6 @@ def test_more_workers_than_cores_are_noted(monkeypatch, capsys, work, is_noted):
         assert (expected in capsys.readouterr().err) == is_noted
 
 
-@pytest.mark.parametrize("verbose", [False, True])
-def test_a_verbose_sweep_has_a_verbose_session(monkeypatch, verbose):
-    sessions = []
-
-    def open_session(address, **settings):
-        sessions.append((address, settings["verbose"]))
-        return nullcontext()
-
-    monkeypatch.setattr(worker_pool, "session", open_session)
-    with ray_session(small_space(), Options(verbose=verbose)):
-        assert sessions == [(None, verbose)]
-
-
 @pytest.mark.parametrize(
     ("work", "gpus_of_session", "gpus"),
     [
@@ -69,17 +47,6 @@ def test_a_verbose_sweep_has_a_verbose_session(monkeypatch, verbose):
 )
 def test_a_worker_gets_a_gpu_if_there_is_one_and_the_space_allows_it(work, gpus_of_session, gpus):
     assert gpus_of_a_worker(work, gpus_of_session) == gpus
-
-
-def test_the_user_reads_which_of_a_workers_needs_the_session_lacks(monkeypatch, tmp_path, capsys):
-    """Ray is not started: its pool is replaced by one that opens at once."""
-    needs = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
-    monkeypatch.setattr(worker_pool, "machines_of_session", list)
-    monkeypatch.setattr(worker_pool, "needs_of_workers", lambda *_, **__: (needs, "no machine has a GPU yet"))
-    monkeypatch.setattr(actors, "start_pool", lambda *_, **__: SimpleNamespace(open=lambda: "model"))
-    workers = worker_pool.start_workers(small_space(), Options(), tmp_path)
-    assert workers.model == "model"
-    assert "note: no machine has a GPU yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("free_cpus", "is_noted"), [(0.0, True), (0.5, True), (1.0, False)])

@@ -1,6 +1,5 @@
 """Shards give the same bits as the whole; prompts and random streams depend only on names and seeds."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,15 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.images.features import FeatureCache
-from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.metrics import concatenate, score
 from fpp_sweep.spec import tasks
 from fpp_sweep.spec.config import AdaptConfig, FppConfig, TrialConfig, ViewConfig
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask
-from fpp_sweep.trial import prompts
 from fpp_sweep.trial.adapting import evaluate, make_adapter, pack_state, with_state
 from fpp_sweep.trial.prompts import flatness_weight, make_prompt
 from tests.kit.models import random_clip
@@ -96,18 +92,6 @@ def test_a_prompts_metadata_has_its_final_losses():
     assert (origin["words"], origin["seed"], origin["dataset"]) == ("a photo of a", "0", "digits")
 
 
-def test_start_noise_and_gaussian_classes_have_separate_random_streams(monkeypatch):
-    streams = []
-
-    def recorded_generator(*names):
-        streams.append(torch_generator(*names))
-        return streams[-1]
-
-    monkeypatch.setattr(prompts, "torch_generator", recorded_generator)
-    pretrained_prompt(class_source="gaussian", steps=1)
-    assert len({stream.initial_seed() for stream in streams}) == 3
-
-
 def test_classes_may_come_from_gaussian_tokens():
     assert not torch.equal(pretrained_prompt(class_source="gaussian").context, pretrained_prompt().context)
 
@@ -129,30 +113,6 @@ def test_logits_are_stored_on_request_and_give_the_probabilities(features):
 
 
 MEASURED = replace(TASK, columns=("product", "sharpness"), config=replace(CONFIG, views=ViewConfig(count=4)))
-
-
-def test_sharpness_is_measured_on_request_without_a_second_adaptation(features, monkeypatch):
-    calls = 0
-    adapt_contexts = Tpt.adapt_contexts
-
-    def counted(*arguments):
-        nonlocal calls
-        calls += 1
-        return adapt_contexts(*arguments)
-
-    monkeypatch.setattr(Tpt, "adapt_contexts", counted)
-    measured = predictions(features, MEASURED)
-    calls_with_sharpness = calls
-    assert same_predictions(replace(measured, columns={}), predictions(features, TASK))
-    calls_without_sharpness = calls - calls_with_sharpness
-    assert calls_with_sharpness == calls_without_sharpness == math.ceil(len(DIGITS) / tasks.BATCH)
-    numbers = score(measured)
-    assert numbers["sharpness"] == pytest.approx(measured.columns["sharpness"].mean(), rel=1e-6)
-    assert numbers["sharpness"] > 0
-    assert numbers["fisher_rao"] == pytest.approx(numbers["fisher_rao_root"] ** 2)
-    assert "sharpness" not in score(replace(measured, columns={}))
-    product_only = replace(MEASURED, columns=("product",))
-    assert predictions(features, product_only).columns.keys() == {"product"}
 
 
 @pytest.mark.parametrize("shards", [2, 4])

@@ -90,25 +90,6 @@ def test_a_dataset_without_released_settings_gets_defaults_which_are_logged(capl
     assert not caplog.records
 
 
-class Requested(Exception):
-    """Ends a request for features; its argument is the requested view settings."""
-
-
-def test_a_worker_loads_the_views_of_the_datasets_group(small, monkeypatch):
-    images = replace(open_dataset("digits", "val").head(4), group="shifts")
-
-    def features(clip, dataset, views, seed, **options):
-        raise Requested(views)
-
-    monkeypatch.setattr(small.datasets, "open", lambda name, split: images)
-    monkeypatch.setattr(small.cache, "features", features)
-    task = EvalTask(config=TrialConfig(method="tda"), dataset="digits", split="val", seed=0, start=0, stop=4)
-    with pytest.raises(Requested) as requested:
-        small._features(task)
-    (views,) = requested.value.args
-    assert (views.augmix, views.count) == AUGMIX
-
-
 def test_features_are_computed_once_for_each_protocol(make_worker, tmp_path):
     worker = make_worker(limit=8, cache=str(tmp_path))
     computed = {}

@@ -283,15 +283,6 @@ def test_keys_of_another_model_do_not_share_cached_digests():
     }
 
 
-def test_the_cache_of_digests_is_bounded(monkeypatch):
-    monkeypatch.setattr(keys, "MAX_KEPT", 3)
-    ours = replace(KEYS)
-    tasks_of_prompts = [evaluation(prompt=f"a {number}") for number in range(10)]
-    first = [ours.of(task) for task in tasks_of_prompts]
-    assert len(ours._shared_digests) <= 3
-    assert first == [ours.of(task) for task in tasks_of_prompts] == [KEYS.of(task) for task in tasks_of_prompts]
-
-
 def test_methods_views_and_splits_share_a_prompt():
     others = [
         evaluation(prompt="fpp", method=OTPT, **{"adapt.lr": 0.1, "views.count": 3}),

@@ -14,7 +14,6 @@ from fpp_sweep.sweep.worker_spec import shared_results_folder
 from fpp_sweep.trial import code
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore, file_of, folder_for, is_whole
-from fpp_sweep.trial.worker_model import made_with
 from tests.kit.disks import mounted
 from tests.kit.processes import SMALL_SPACE
 from tests.kit.tasks import MODEL
@@ -150,17 +149,6 @@ def test_results_of_other_libraries_are_not_found(tmp_path, shared):
     TaskStore(tmp_path / "one", folder_for(shared, here)).put(KEY, RESULT)
     assert TaskStore(tmp_path / "other", folder_for(shared, here)).get(KEY) is not None
     assert TaskStore(tmp_path / "other2", folder_for(shared, there)).get(KEY) is None
-
-
-def test_results_are_marked_with_code_libraries_and_processor(tmp_path, monkeypatch):
-    assert all(name in made_with() for name in ("code ", "torch ", "numpy ", "pillow "))
-    file = tmp_path / "code.py"
-    monkeypatch.setattr(code, "code_files", lambda package: [file])
-    marks = set()
-    for text in ("x = 1", "x = 2"):
-        file.write_text(text)
-        marks.add(made_with())
-    assert len(marks) == 2
 
 
 def test_a_worker_states_its_code_and_libraries(worker):

@@ -22,7 +22,7 @@ from fpp_sweep.spec.tasks import EvalTask, PretrainTask, views_for
 from fpp_sweep.statistics.block_stats import metric_value
 from fpp_sweep.trial.adapting import evaluate, make_adapter
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats, write_artifacts
-from fpp_sweep.trial.plan import ImageRange, Plan, largest_first
+from fpp_sweep.trial.plan import ImageRange, Plan
 from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult, pack_predictions
 from fpp_sweep.trial.trial import DatasetResult, join_shards, run_trial, summarize
@@ -211,29 +211,6 @@ def test_a_metric_gets_the_columns_that_its_row_names(small, tmp_path):
 
 def shards_of(plan, config):
     return [task for tasks in plan.tasks(config, "val").values() for task in tasks]
-
-
-@both_executors
-def test_tasks_start_with_the_largest_each_after_its_pretraining(worker, tmp_path, monkeypatch, kind):
-    plan, events = plan_of(worker, datasets=NAMES, seeds=(0, 1), shards=3), []
-    run = worker.run
-
-    def recorded_run(task, *arguments):
-        events.append(task)
-        return run(task, *arguments)
-
-    monkeypatch.setattr(worker, "run", recorded_run)
-    with executing(kind, worker, plan, tmp_path, workers=1) as executor:
-        run_trial(plan, CONFIGS["pretrained"], "val", executor)
-    wanted = largest_first(plan, shards_of(plan, CONFIGS["pretrained"]))
-    sizes = {dataset.name: len(dataset.classes) for dataset in plan.datasets["val"]}
-    costs = [sizes[task.dataset] * (task.stop - task.start) for task in wanted]
-    assert costs == sorted(costs, reverse=True)
-    shards = [task for task in events if isinstance(task, EvalTask)]
-    assert len(events) == len(set(events)) == 16
-    assert all(events.index(task.pretrain) < events.index(task) for task in shards)
-    if kind == "inline":  # a scheduler starts ready tasks while another task waits for its prompt
-        assert shards == wanted
 
 
 def test_results_are_yielded_as_they_end(worker, tmp_path):

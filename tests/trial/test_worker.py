@@ -12,8 +12,6 @@ import torch
 
 from fpp_sweep.core.compute.memory import MemoryBudget
 from fpp_sweep.core.images.features import tower_bytes_per_view
-from fpp_sweep.core.methods.gradients import ByBackward, ByJacobian
-from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import from_words, prompt_bytes
 from fpp_sweep.spec import tasks as cutting
@@ -82,26 +80,6 @@ def test_a_workers_arithmetic_names_the_settings_that_change_last_bits(make_work
         make_worker(**spec).model_info().arithmetic for spec in ({}, {"threads": 2}, {"float32_cache": True})
     }
     assert len(arithmetics) == 3
-
-
-def test_zero_shot_computes_one_view_of_each_image(pets_worker, monkeypatch):
-    computed = []
-    image_features = Clip.image_features
-
-    def counted(self, pixels, **how):
-        computed.append(len(pixels))
-        return image_features(self, pixels, **how)
-
-    monkeypatch.setattr(Clip, "image_features", counted)
-    settings = {"views.count": 4, "adapt.view_fraction": 0.5}
-    for seed, method in enumerate(
-        [ZERO_SHOT, TPT]
-    ):  # different seeds, so that the second task finds no cached features
-        pets_worker.run(
-            evaluation(dataset="pets_of_mine", split="test", seed=seed, stop=3, method=method, **settings), []
-        )
-    one, all_views = computed
-    assert all_views == 4 * one
 
 
 # ------------------------------------------------------------ failures
@@ -282,76 +260,6 @@ def test_missing_inputs_of_a_task_are_a_failure(pets_worker):
     task = evaluation(dataset="pets_of_mine", split="test", stop=3, prompt="fpp", **{"views.count": 2})
     with pytest.raises(TaskFailed, match=r"pets_of_mine, test samples 0\.\.3.*: ValueError: zip\(\)"):
         pets_worker.run(task, [])
-
-
-# ------------------------------------------------------------ adapters
-
-
-@pytest.fixture
-def built_configs(monkeypatch):
-    """Return a list that collects the configs of built adapters; each adapter reports a size of 100 bytes."""
-    made, make_adapter = [], worker_module.make_adapter
-
-    def counted(clip, config, dataset, prompt):
-        made.append(config)
-        return make_adapter(clip, config, dataset, prompt)
-
-    monkeypatch.setattr(worker_module, "make_adapter", counted)
-    monkeypatch.setattr(worker_module.Adapter, "state_bytes", property(lambda adapter: 100))
-    return made
-
-
-def shards_of_trials(count):
-    """Return shards of two batches for each of several trials."""
-    configs = [{"adapt.lr": 0.001 * (1 + number), "views.count": 2} for number in range(count)]
-    return [evaluation(dataset="digits", stop=128, **config).shards(2) for config in configs]
-
-
-def run_all(worker, tasks):
-    keys = TaskKeys(worker.model_info(), plan_of(worker).datasets_by_key())
-    for task in tasks:
-        held = worker.run(task, [], keys.of_adapter(task)).adapters
-    return held
-
-
-@pytest.mark.parametrize(("room", "times"), [(299, 1), (1e9, 1), (199, 2), (0, 2)])
-def test_alternating_trials_build_each_adapter_once_if_memory_suffices(
-    make_worker, monkeypatch, built_configs, room, times
-):
-    """The adapter in use needs no room. If memory lacks, the least recently used of the others is dropped."""
-    three = shards_of_trials(3)
-    worker = make_worker(limit=128)
-    monkeypatch.setattr(worker_module, "ADAPTER_MEMORY", room / worker.clip.text.memory.device)
-    first_shards, second_shards = zip(*three, strict=True)
-    held = run_all(worker, [*first_shards, *second_shards])
-    assert built_configs == [shards[0].config for shards in three] * times
-    assert len(held) == {299: 3, 1e9: 3, 199: 2, 0: 1}[room]
-
-
-def test_the_least_recently_used_adapter_is_dropped_first(make_worker, monkeypatch, built_configs):
-    one, two, three = shards_of_trials(3)
-    worker = make_worker(limit=128)
-    monkeypatch.setattr(worker_module, "ADAPTER_MEMORY", 199 / worker.clip.text.memory.device)
-    run_all(worker, [one[0], two[0], one[1], three[0]])  # the third adapter replaces the second
-    del built_configs[:]
-    run_all(worker, [one[0], three[1]])
-    assert not built_configs
-    run_all(worker, [two[1]])
-    assert built_configs == [two[1].config]
-
-
-@pytest.mark.parametrize("form", [ByBackward, ByJacobian])
-def test_an_adapters_size_is_that_of_its_state_without_the_model(small, form):
-    task = evaluation(dataset="digits", stop=20)
-    adapter = small.adapter(task, from_words(small.clip, task.config.prompt))
-    state = adapter.state._replace(first_gradient=form(adapter.model.texts, adapter.state.context))
-    adapter = replace(adapter, state=state)
-    plain = state.context.nbytes + state.first_gradient.features.nbytes
-    if form is ByJacobian:
-        assert adapter.state_bytes == plain + state.first_gradient._jacobian.nbytes
-    else:  # the graph also holds the weights of the text tower, which are not counted
-        weights = sum(tensor.nbytes for tensor in adapting.reachable_tensors(small.clip.text))
-        assert 10 * plain < adapter.state_bytes < weights
 
 
 # ------------------------------------------------------------ streams with unreadable images

@@ -3,8 +3,6 @@
 import asyncio
 import pickle
 import re
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +16,6 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys, config_key
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.workers import actors
 from fpp_sweep.workers.actors import RayWorker, SchedulerActor, WorkerActor, start_pool
 from fpp_sweep.workers.needs import WorkerNeeds, require_room
 from fpp_sweep.workers.scheduler import LostError
@@ -88,18 +85,6 @@ def test_the_machines_decide_the_number_of_workers(needs, machines, workers):
     assert replace(ONE_CPU, workers=None, **needs).workers_with_room(machines) == workers
 
 
-def test_a_worker_beside_a_gpu_may_use_as_much_of_its_machine_as_of_its_gpus(monkeypatch, tmp_path):
-    """Ray is replaced by one that has put the worker on the larger of two machines."""
-    context = SimpleNamespace(get_assigned_resources=lambda: {"CPU": 1.0, "GPU": 0.5}, get_node_id=lambda: "large")
-    nodes = [
-        {"NodeID": name, "Resources": {"CPU": 64.0, "GPU": gpus}} for name, gpus in (("small", 1.0), ("large", 8.0))
-    ]
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
-    monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    actor = WorkerActor(WorkerSpec(model="tiny", device="cuda", cache=str(tmp_path)))
-    assert actor._worker.spec.machine_share == 0.5 / 8
-
-
 @pytest.mark.parametrize(
     ("needs", "complaint"),
     [
@@ -159,25 +144,6 @@ async def test_a_query_is_repeated_on_another_worker_after_a_death(tmp_path):
         actor._scheduler._assignment.add(RayWorker(processes, MODEL, tmp_path))
     assert await actor.describe(["digits"], "val") == "from the second worker"
     assert await actor.check([], []) == "from the second worker"
-
-
-def test_a_worker_reports_the_progress_of_long_steps_from_another_thread(tmp_path, monkeypatch):
-    monkeypatch.setattr(actors, "PROGRESS_DELAY", -1.0)
-    actor = WorkerActor(WorkerSpec(model="tiny", cache=str(tmp_path), limit=640))
-    assert actor.doing() == ""
-    task = evaluation(dataset="scenes", split="test", stop=640, **{"views.count": 2})
-    reports = set()
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(actor.run, pickle.dumps((task, (), "")))
-        while not running.done():
-            reports.add(actor.doing())
-            time.sleep(0.01)  # lets the other thread run
-    progress = r"scenes: features: \d+/640 images, [\d.]+/s, .* left"
-    assert [report for report in reports if re.fullmatch(progress, report)]
-    assert actor.doing() == ""
-    monkeypatch.setattr(actors, "PROGRESS_DELAY", 1e9)
-    actor._show_progress("scenes: features", 3, "images").advance()
-    assert actor.doing() == ""
 
 
 # ------------------------------------------------------------ the scheduler's process

@@ -8,18 +8,10 @@ import tempfile
 import pytest
 import ray
 from ray._private.accelerators import NvidiaGPUAcceleratorManager
-from ray.exceptions import GetTimeoutError
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.child_process import child_environment
-from fpp_sweep.workers import ray_session, session
-
-
-def test_standard_error_is_silent_in_the_block_only(capfd):
-    with session._silence_stderr():
-        os.write(2, b"of compiled code\n")
-    os.write(2, b"afterwards\n")
-    assert capfd.readouterr().err == "afterwards\n"
+from fpp_sweep.workers import session
 
 
 def test_a_second_session_of_a_process_is_refused_until_the_first_one_has_ended():
@@ -29,14 +21,6 @@ def test_a_second_session_of_a_process_is_refused_until_the_first_one_has_ended(
         pass
     with session._only_session():
         pass
-
-
-OWN_SESSION = """
-import ray
-from fpp_sweep.workers.session import session
-with session(None, cpus=1, verbose=False):
-    print(ray.get(ray.remote(lambda: __import__("sys").path).remote()))
-"""
 
 
 SESSION = """
@@ -64,25 +48,6 @@ def test_ray_counts_the_gpus_that_cuda_shows(monkeypatch, gpu_ids, count):
     if gpu_ids is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpu_ids)
     assert session.gpus_of_this_machine() == count
-
-
-@pytest.mark.parametrize(
-    ("clock", "difference"), [(900.0, -100.0), (1000.0, 0.0), (1005.0, 0.0), (1010.0, 0.0), (1110.0, 100.0)]
-)
-def test_a_clock_is_ahead_or_behind_only_beyond_the_time_of_the_call(monkeypatch, clock, difference):
-    """The call began at 1000 here and has ended by 1010."""
-    monkeypatch.setattr(ray, "get", lambda reference, timeout: {"clock": clock, "code": {}})
-    monkeypatch.setattr(ray_session.time, "time", lambda: 1010.0)
-    assert ray_session._readings_of_node(None, 1000.0) == {"clock": difference, "code": {}}
-
-
-def test_a_node_that_has_not_answered_in_time_is_not_waited_for(monkeypatch):
-    def get(reference, timeout=None):
-        assert timeout == 0
-        raise GetTimeoutError("not ready")
-
-    monkeypatch.setattr(ray, "get", get)
-    assert ray_session._readings_of_node(None, 0.0) == {"answer": {"failed": "not ready"}}
 
 
 @pytest.mark.slow  # starts a session of Ray

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.datasets import DATASETS, fair_order, open_dataset
+from fpp_sweep.core.datasets import fair_order, open_dataset
 from fpp_sweep.core.datasets.split_files import SplitJson, read_split_file
 from fpp_sweep.spec.errors import InputError
 from tests.kit.datasets import AIRCRAFT, CLASSES, COOP, PARTS, build_aircraft, build_coop, write_image
@@ -183,29 +182,6 @@ def test_broken_links_count_as_missing(tmp_path: Path) -> None:
     (tmp_path / "images/b.jpg").symlink_to("b.jpg")
     with pytest.raises(InputError, match="2 of 2 images"):
         LAYOUT.read(tmp_path, "test")
-
-
-def test_opening_lists_each_folder_once_and_stats_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_coop(tmp_path, "dtd", parts={"test": 20})
-    listed: list[str] = []
-    scandir = os.scandir
-
-    def record_and_list(folder: Path) -> Any:
-        listed.append(os.fspath(folder))
-        return scandir(folder)
-
-    stats: list[str] = []
-    stat = os.stat
-
-    def record_and_stat(path: Any, **options: Any) -> os.stat_result:
-        stats.append(os.fspath(path))
-        return stat(path, **options)
-
-    monkeypatch.setattr(os, "scandir", record_and_list)
-    monkeypatch.setattr(os, "stat", record_and_stat)
-    DATASETS["dtd"].layout.read(tmp_path, "test")
-    assert len(listed) == len(set(listed)) == len(CLASSES)
-    assert not [path for path in stats if path.endswith(".jpg")]
 
 
 # --- split files with any content

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import resource
 import signal
@@ -19,13 +18,13 @@ import torch
 from safetensors.numpy import save_file
 from torch.nn import functional as F
 
-from fpp_sweep.core.images.cache import Entry, default_cache, unused, unwritable
+from fpp_sweep.core.images.cache import Entry, default_cache, unwritable
 from fpp_sweep.core.images.chunks import CHUNK
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
-from tests.core.images.caches import CLIP, VIEWS, Log, assert_close, everything, file_states, files, fill
+from tests.core.images.caches import CLIP, VIEWS, assert_close, everything, file_states, files, fill
 from tests.kit.datasets import painted_dataset
 from tests.kit.disks import mounted
 
@@ -196,28 +195,6 @@ def test_two_concurrent_runs_share_the_work_and_both_get_all_features(tmp_path):
     assert torch.equal(everything(first), everything(second))
 
 
-def test_a_lock_has_one_holder_even_if_its_file_is_replaced(tmp_path, monkeypatch):
-    """A run opens the lock file; before it locks the file, the holder deletes it and another run makes and locks it."""
-    entry, flock, calls = Entry(tmp_path), fcntl.flock, []
-    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
-        assert first.enter_context(entry.lock(0, blocking=False))
-
-        def change_the_holder_and_lock(descriptor, operation):
-            calls.append(operation)
-            if len(calls) == 1:
-                first.close()
-                assert second.enter_context(entry.lock(0, blocking=False))
-            flock(descriptor, operation)
-
-        monkeypatch.setattr(fcntl, "flock", change_the_holder_and_lock)
-        with entry.lock(0, blocking=False) as held:
-            assert not held
-        second.close()
-        with entry.lock(0, blocking=False) as held:
-            assert held
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_run_waits_for_a_chunk_of_another_run_and_computes_it_if_that_run_has_not(tmp_path, monkeypatch, finished):
     """Another run holds the lock of chunk 1 until this run waits for it, with the chunk finished or not."""
@@ -240,27 +217,6 @@ def test_a_run_waits_for_a_chunk_of_another_run_and_computes_it_if_that_run_has_
         _, log = fill(tmp_path, painted_dataset(3 * CHUNK))
     assert waits == [(1, 3)]  # one wait, for chunk 1, when two chunks and the one of 3 samples are on disk
     assert log.computed == (2 if finished else 3) * CHUNK
-
-
-@pytest.mark.parametrize("pruned", [False, True])
-def test_an_entry_is_in_use_while_a_run_fills_it_even_if_it_was_pruned_before(tmp_path, monkeypatch, pruned):
-    flock, calls, unused_states = fcntl.flock, [], []
-
-    def prune_and_lock(descriptor, operation):
-        if pruned and not calls:
-            next(tmp_path.glob("features/*")).rmdir()
-        calls.append(operation)
-        flock(descriptor, operation)
-
-    def record_whether_unused(*_):
-        with unused(next(tmp_path.glob("features/*"))) as is_unused:
-            unused_states.append(is_unused)
-
-    monkeypatch.setattr(fcntl, "flock", prune_and_lock)
-    monkeypatch.setattr(Log, "advance", record_whether_unused)  # the run calls it after each of two chunks
-    fill(tmp_path, painted_dataset(70))
-    record_whether_unused()
-    assert unused_states == [False, False, True]
 
 
 # A run whose image tower prints a line before every batch, and then waits for a line of input or its end.

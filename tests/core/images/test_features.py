@@ -244,18 +244,6 @@ def test_the_cost_counts_computed_images_and_seconds_by_stage(tmp_path):
     assert more.cost == {}
 
 
-def test_a_long_run_notes_the_shares_of_time(tmp_path, monkeypatch):
-    assert fill(tmp_path / "short", painted_dataset(3))[1].notes == []
-    monkeypatch.setattr("fpp_sweep.core.images.features.LOG_INTERVAL", 0)
-    (note,) = fill(tmp_path / "long", painted_dataset(3))[1].notes
-    assert note.startswith("image features: time went to ")
-    for stage in ("reading and rendering", "tower", "disk"):
-        assert f" {stage} " in note
-    shares = [int(word) for word in note.split() if word.isdigit()]
-    assert 98 <= sum(shares) <= 102
-    assert fill(tmp_path / "long", painted_dataset(3))[1].notes == []  # all features are cached
-
-
 def test_batches_are_halved_when_memory_runs_out(tmp_path):
     dataset = painted_dataset(10, augmix=True)
     expected, _ = fill(tmp_path / "whole", dataset, exact=True)

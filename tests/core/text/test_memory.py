@@ -106,31 +106,6 @@ def test_processes_that_share_a_device_get_equal_budgets():
     assert MemoryBudget.available(CPU, 1e-6).device == pytest.approx(1e-6 * whole)
 
 
-def fake_gpu(monkeypatch, **answers):
-    """Let torch give these answers about a GPU."""
-    for name, value in answers.items():
-        monkeypatch.setattr(torch.cuda, name, lambda *device, value=value: value)
-    return torch.device("cuda")
-
-
-@pytest.mark.parametrize(("share", "free"), [(1.0, 11e9), (0.5, 7e9), (0.25, 3e9)])
-def test_the_budget_on_a_shared_gpu_is_at_most_the_share(monkeypatch, share, free):
-    state = {"memory_allocated": 1e9, "memory_reserved": 2e9, "current_device": 3}
-    device = fake_gpu(monkeypatch, mem_get_info=(10e9, 16e9), **state)
-    # torch's own functions check the device before these: they accept no GPU without a number
-    fractions = []
-    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
-    monkeypatch.setattr(torch._C, "_cuda_getMemoryFraction", lambda number: {3: share}[number], raising=False)
-    monkeypatch.setattr(
-        torch._C, "_cuda_setMemoryFraction", lambda share, number: fractions.append((number, share)), raising=False
-    )
-    assert MemoryBudget.available(device, share).device == free
-    assert fractions == ([(3, share)] if share < 1 else [])
-    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has")
-    line = str(explain_out_of_memory(error, device))
-    assert line.startswith(f"needs 8.0 GiB, {free / 2**30:.1f} GiB are free on cuda; ")
-
-
 def test_a_gpu_that_is_already_full_is_reported_in_one_line(monkeypatch):
     def full(device):
         raise RuntimeError("CUDA error: out of memory")
