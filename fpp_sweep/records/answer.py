@@ -5,24 +5,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metrics_shown, splits_of, values_of, values_on
 from fpp_sweep.records.measurements import measure, resampled_metrics
-from fpp_sweep.records.recommendation import Answer, answer_of, names_of, words_for
+from fpp_sweep.records.recommendation import Answer, answer_of, is_in_percent, names_of, words_for
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.records.skipped_images import skipped_notes
 from fpp_sweep.records.texts import setting_text
 from fpp_sweep.space.objectives import metrics_of
-from fpp_sweep.spec.catalogue import parts_of
+from fpp_sweep.spec.config import EMBEDDED_LIMIT
+from fpp_sweep.spec.messages import command_line
+from fpp_sweep.spec.validation import as_mapping
 from fpp_sweep.statistics.attainment import Attainment, attainment
-from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
 from fpp_sweep.statistics.paired import POWER, Difference, Interval, SplitStatistics, detectable, seed_variances
 
+MORE_IMAGES = 4  # times the images that the next step adds to: they halve the uncertainty over images
 MAX_COMPARED = 200  # trials nearest to the front that get intervals and support: takes seconds and some 30 MB
 
 
@@ -34,6 +37,7 @@ class SweepStatistics:
     splits: Mapping[str, SplitStatistics]
     support: FrontSupport
     answer: Answer
+    next_step: str = ""  # in words, with the command
     notes: Sequence[str] = ()  # images that were left out and files that were ignored, and why
 
     def interval(self, record: TrialRecord, split: str, metric: str) -> Interval | str:
@@ -91,11 +95,13 @@ def statistics_of_samples(
             others = [other for other in samples.values() if other is not of_split]
             shown = _with_datasets(metrics, list(of_split.images))
             splits[split] = SplitStatistics(of_split, seed_variances(of_split, shown, others, finalists))
+    answer = answer_of(info, front, splits)
     return SweepStatistics(
         front=front,
         splits=splits,
         support=_support(info, front, splits),
-        answer=answer_of(info, front, splits),
+        answer=answer,
+        next_step=next_step(info, front, answer),
         notes=notes,
     )
 
@@ -155,16 +161,29 @@ def sentence_of(statistics: SweepStatistics) -> str:
     """Return what to use and why, in a few sentences: for the terminal, the page and files."""
     answer = statistics.answer
     if answer.recommended is not None:
-        settings = "".join(settings_of(trial) for trial in statistics.front.trials if trial.name == answer.recommended)
-        clauses = [_clause(answer, reference) for reference in reversed(answer.references)]
-        untested = f"; not tested: {' and '.join(answer.untested)}" if answer.untested else ""
-        return f"Use {answer.recommended} ({settings}): {'; '.join(clauses)}{untested}, on {answer.design}."
+        return _recommending_sentence(answer, statistics.front)
     use = "Nothing can be recommended"
     if answer.best_baseline is not None:
         use = f"Use {words_for(answer.best_baseline)}"
-    design = f" (on {answer.design})" if answer.design else ""
-    sentence = f"{use}: {answer.reason}{design}."
-    return " ".join([sentence, *_power_sentences(statistics)])
+    reason = answer.reason
+    if answer.design:
+        reason += f" (on {answer.design})"
+    sentences = [f"{use}: {reason}."]
+    paired = answer.decisive_difference()
+    if paired is not None:
+        sentences.append(_measured_words(answer, paired))
+    return " ".join([*sentences, statistics.next_step]).strip()
+
+
+def _recommending_sentence(answer: Answer, front: Front) -> str:
+    settings = ""
+    for trial in front.trials:
+        if trial.name == answer.recommended:
+            settings = settings_of(trial)
+    clauses = [_clause(answer, reference) for reference in reversed(answer.references)]
+    if answer.untested:
+        clauses.append(f"not tested: {' and '.join(answer.untested)}")
+    return f"Use {answer.recommended} ({settings}): {'; '.join(clauses)}, on {answer.design}."
 
 
 def _clause(answer: Answer, reference: str) -> str:
@@ -184,28 +203,103 @@ def _clause(answer: Answer, reference: str) -> str:
 
 def _gain_words(paired: Difference, half_width: str = "") -> str:
     """Return a difference in words, such as `1.1 points less ece`; a loss of accuracy is less of it, too."""
-    more = "more" if paired.debiased > 0 else "less"
-    unit = " points" if BLOCKWISE_METRICS[parts_of(paired.metric).stem].scale != 1 else ""
-    return f"{_number(abs(paired.debiased), paired.metric)}{half_width}{unit} {more} {paired.metric}"
+    words = [_number(abs(paired.debiased), paired.metric) + half_width]
+    if is_in_percent(paired.metric):
+        words.append("points")
+    words.append("more" if paired.debiased > 0 else "less")
+    return " ".join([*words, paired.metric])
 
 
 def _number(value: float, metric: str) -> str:
-    return f"{value:.{1 if BLOCKWISE_METRICS[parts_of(metric).stem].scale != 1 else 3}f}"
+    if is_in_percent(metric):
+        return f"{value:.1f}"
+    return f"{value:.3f}"
 
 
-def _power_sentences(statistics: SweepStatistics) -> list[str]:
-    """Return what the sweep measured in the objective where its champion is nearest to a gain, and could have shown."""
-    answer = statistics.answer
+def _measured_words(answer: Answer, paired: Difference) -> str:
+    """Return what the sweep measured where its champion is nearest to a gain, and what it could have shown."""
+    measured = _gain_words(paired, f" ± {_number(paired.half_width, paired.metric)}")
+    shown = _number(detectable(paired, len(answer.metrics)), paired.metric)
+    against = words_for(paired.second)
+    return f"{paired.first} has {measured} than {against}; this sweep could show {shown} ({100 * POWER:g} % power)."
+
+
+# --- the next step ----------------------------------------------------------------------------------
+
+
+def next_step(info: SweepInfo, front: Front, answer: Answer) -> str:
+    """Return in words the command that may change the answer; empty if a trial is recommended or the sweep runs."""
+    if answer.recommended is not None or info.evaluate_only or info.state == "running":
+        return ""
+    if info.state != "finished":
+        return f"To go on: {_resume_command(info)}."
+    if as_mapping(info.search_settings.get("finalists", {})).get("seeds") == 1:
+        return f"To judge it with fresh seeds: {_resume_command(info, ['search.finalists.seeds=3'])}."
+    images = _images_to_add(info, answer)
+    finer = _finer_step(info, front, answer, images)
+    if finer:
+        return finer
+    if images:
+        command = _resume_command(info, [f"search.finalists.images={images}"])
+        return f"To test it: {command}{_minutes(info, front, MORE_IMAGES)}."
+    trials = 2 * max(len(front.finished), 1)
+    return f"To search on: {_resume_command(info, [f'search.trials={trials}'])}."
+
+
+def _finer_step(info: SweepInfo, front: Front, answer: Answer, images: int) -> str:
+    """Return the command that shows a smaller difference: with more images, and more seeds where they matter more."""
     paired = answer.decisive_difference()
     if paired is None:
-        return []
-    shown = detectable(paired, len(answer.metrics))
-    against = words_for(paired.second)
-    measured = _gain_words(paired, f" ± {_number(paired.half_width, paired.metric)}")
-    return [
-        f"The best trial has {measured} than {against}; this sweep could show {_number(shown, paired.metric)}"
-        f" ({100 * POWER:g} % power)."
-    ]
+        return ""
+    assignments = []
+    of_images = paired.variance - paired.seed_variance
+    of_seeds = paired.seed_variance
+    work = 1
+    if images:
+        assignments.append(f"search.finalists.images={images}")
+        of_images /= MORE_IMAGES
+        work *= MORE_IMAGES
+    if of_seeds > of_images:
+        assignments.append(f"search.finalists.seeds={2 * answer.seeds}")
+        of_seeds /= 2
+        work *= 2
+    if not assignments:
+        return ""
+    finer = replace(paired, standard_error=math.sqrt(of_images + of_seeds))
+    shown = _number(detectable(finer, len(answer.metrics)), paired.metric)
+    return f"To show {shown}: {_resume_command(info, assignments)}{_minutes(info, front, work)}."
+
+
+def _images_to_add(info: SweepInfo, answer: Answer) -> int:
+    """Return four times the images of a dataset that the answer rests on; 0 if the datasets may have no more."""
+    finalists = as_mapping(info.search_settings.get("finalists", {}))
+    most = max(info.work_settings.get("limit") or EMBEDDED_LIMIT, finalists.get("images") or 0)
+    if set(answer.images.values()) != {most}:
+        return 0
+    return MORE_IMAGES * most
+
+
+def _resume_command(info: SweepInfo, assignments: Sequence[str] = ()) -> str:
+    words = ["--resume", info.name]
+    if info.plugin_files:
+        words += ["--plugin", *info.plugin_files.values()]
+    if assignments:
+        words += ["--set", *assignments]
+    return f"`{command_line('tune', words)}`"
+
+
+def _minutes(info: SweepInfo, front: Front, factor: float) -> str:
+    """Return in words the time of so many times the work after the search, at the sweep's own speed."""
+    records = [*front.finished, *front.baselines]
+    all_seconds = sum(record.worker_seconds for record in records)
+    later_seconds = 0.0
+    for record in records:
+        for split, result in record.results.items():
+            if split != info.search_split:
+                later_seconds += result.worker_seconds
+    if not info.spent or not later_seconds:
+        return ""
+    return f", about {max(1, round(factor * later_seconds * info.spent / all_seconds / 60))} minutes"
 
 
 def settings_of(record: TrialRecord) -> str:

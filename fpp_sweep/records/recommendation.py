@@ -105,9 +105,11 @@ def margin_of(metric: str, margins: Mapping[str, float]) -> float:
             return margins[name]
     if parts.stem.startswith("nll"):
         return NLL_MARGIN
-    if BLOCKWISE_METRICS[parts.stem].scale == 1:
-        return FRACTION_MARGIN
-    return PERCENT_MARGIN
+    return PERCENT_MARGIN if is_in_percent(metric) else FRACTION_MARGIN
+
+
+def is_in_percent(metric: str) -> bool:
+    return BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].scale != 1
 
 
 def main_reference(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
@@ -198,7 +200,7 @@ def amount(value: float, metric: str) -> str:
     >>> amount(1.0, "accuracy"), amount(2.5, "ece"), amount(0.02, "nll")
     ('1 point', '2.5 points', '0.02')
     """
-    if BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].scale == 1:
+    if not is_in_percent(metric):
         return f"{value:g}"
     return f"{value:g} point" if value == 1 else f"{value:g} points"
 
@@ -337,7 +339,7 @@ class _Judgement:
                 champion.name, references
             )
             if reason:
-                reason = f"the best trial, {champion.name}, {reason}"
+                reason = f"the champion {champion.name} {reason}"
         return Answer(
             metrics=tuple(self._metrics),
             untested=tuple(split_by_testable(self.info.objectives)[1]),

@@ -65,8 +65,19 @@ def later_plans(plan: Plan, space: Space, describe: Describe) -> dict[str, Plan]
     if seeds.final:
         plans[FINAL] = _final_plan(_with_seeds(plan, seeds.final), space, describe)
     if seeds.test:
-        plans["test"] = _with_seeds(plan, seeds.test)
+        plans["test"] = _test_plan(_with_seeds(plan, seeds.test), space, describe)
     return plans
+
+
+def _test_plan(plan: Plan, space: Space, describe: Describe) -> Plan:
+    """Return the plan of the test split, with as many images of each limited dataset as are asked for."""
+    images = space.search.finalists.images
+    limited = plan.datasets["test"]
+    if images is None or min(info.size for info in limited) >= images:
+        return plan
+    by_name = {info.name: info for info in describe(space.work.datasets, f"test:{images}")}
+    larger = [max(info, by_name[info.name], key=lambda either: either.size) for info in limited]
+    return replace(plan, datasets={**plan.datasets, "test": tuple(larger)})
 
 
 def _with_seeds(plan: Plan, seeds: tuple[int, ...]) -> Plan:

@@ -173,7 +173,7 @@ class Finalists:
 
     count: Positive = 6  # trials at most
     seeds: Annotated[int, Field(ge=1, le=100)] = 3  # number of fresh pretraining seeds; 1: no final stage
-    images: Positive | None = None  # fresh ones of each dataset; none: as many as the search used, where there are some
+    images: Positive | None = None  # of each dataset, fresh and on the test split; none: as many as the search
 
     def __post_init__(self) -> None:
         check_fields(self, "search.finalists")

@@ -76,6 +76,7 @@ class Difference:
     standard_error: float
     degrees_of_freedom: float
     p_value: float
+    seed_variance: float = 0.0  # part of the squared standard error
     bias: float = 0.0  # estimated by the bootstrap
     adjusted_p: float = math.nan  # by Holm's correction within its family
     family_size: int = 1
@@ -84,6 +85,10 @@ class Difference:
     def is_significant(self) -> bool:
         """True if the difference is shown after Holm's correction."""
         return self.adjusted_p < LEVEL
+
+    @property
+    def variance(self) -> float:
+        return self.standard_error**2
 
     @property
     def half_width(self) -> float:
@@ -429,6 +434,7 @@ def difference(
         standard_error=standard_error,
         degrees_of_freedom=variance.degrees_of_freedom,
         p_value=two_sided_p(value - bias, standard_error, variance.degrees_of_freedom),
+        seed_variance=first_seeds.value + second_seeds.value,
         bias=bias,
     )
 

@@ -61,7 +61,7 @@ def test_a_trial_that_its_method_from_words_equals_is_not_recommended(tmp_path):
     sides = {ZERO_SHOT: (0.60, 0.15), TPT: (0.64, 0.05), "trial-0002": (0.64, 0.05)}
     answer = read_statistics(write_sweep_of(tmp_path, sides)).answer
     assert (answer.recommended, answer.best_baseline) == (None, f"baseline-{TPT}")  # which passes the same rule
-    assert answer.reason == "the best trial, trial-0002, is not shown to be better than tpt from words"
+    assert answer.reason == "the champion trial-0002 is not shown to be better than tpt from words"
 
 
 def test_a_baseline_that_loses_calibration_is_not_the_one_to_use_however_accurate_it_is(tmp_path):
@@ -73,10 +73,55 @@ def test_without_a_shown_gain_the_sentence_says_what_was_measured_and_what_could
     statistics = read_statistics(write_sweep_of(tmp_path, EQUAL))
     assert statistics.answer.best_baseline == f"baseline-{ZERO_SHOT}"
     sentence = sentence_of(statistics)
-    assert sentence.startswith("Use zero_shot: the best trial, trial-0002, is not shown to be better than ")
-    assert re.search(r"The best trial has [\d.]+ ± [\d.]+ points (more|less) (accuracy|ece) than ", sentence)
+    assert sentence.startswith("Use zero_shot: the champion trial-0002 is not shown to be better than ")
+    assert re.search(r"trial-0002 has [\d.]+ ± [\d.]+ points (more|less) (accuracy|ece) than ", sentence)
     assert re.search(r"this sweep could show [\d.]+ \(80 % power\)", sentence)
     assert not [difference for difference in statistics.answer.differences.values() if difference.mark]
+
+
+def with_limit(folder, limit, **changes):
+    """Write that a sweep used so many images of larger datasets."""
+    space = folder.info().space
+    work = {**space["work"], "limit": limit}
+    folder.write_info(replace(folder.info(), space={**space, "work": work}, **changes))
+    return folder
+
+
+def test_the_answer_ends_in_the_command_that_could_show_a_smaller_difference(tmp_path):
+    folder = with_limit(write_sweep_of(tmp_path, EQUAL), 1000, spent=120.0)
+    sentence = sentence_of(read_statistics(folder))
+    could, would = re.search(r"could show ([\d.]+) .* To show ([\d.]+): ", sentence).groups()
+    assert float(would) < 0.8 * float(could)
+    assert "`fpp-sweep tune --resume sweep --set search.finalists.images=4000" in sentence
+    assert re.search(r"`, about \d+ minutes\.$", sentence)
+
+
+def test_seeds_are_added_where_they_matter_more_than_images(tmp_path):
+    shifts = {"trial-0002": (-0.05, 0.0, 0.05)}
+    sides = {name: side for name, side in EQUAL.items() if name != "trial-0003"}
+    folder = write_sweep_of(tmp_path, sides, shifts=shifts)
+    assert "--set search.finalists.seeds=6`" in sentence_of(read_statistics(folder))  # the datasets have no more images
+    assert "images=4000 search.finalists.seeds=6`" in sentence_of(read_statistics(with_limit(folder, 1000)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "command"),
+    [
+        ({"state": "interrupted"}, "To go on: `fpp-sweep tune --resume sweep`."),
+        ({"space": {"search": {"finalists": {"seeds": 1}}}}, "--set search.finalists.seeds=3`."),
+    ],
+)
+def test_what_keeps_a_trial_from_being_judged_is_put_right_by_the_command(tmp_path, changes, command):
+    folder = write_sweep_of(tmp_path, EQUAL)
+    folder.write_info(replace(folder.info(), **changes))
+    assert sentence_of(read_statistics(folder)).endswith(command)
+
+
+def test_a_running_sweep_and_a_recommended_trial_need_no_command(tmp_path):
+    folder = write_sweep_of(tmp_path, BETTER)
+    assert "`" not in sentence_of(read_statistics(folder))
+    folder.write_info(replace(folder.info(), state="running"))
+    assert "`" not in sentence_of(read_statistics(folder))
 
 
 def test_the_families_are_the_differences_to_each_reference_and_all_others(tmp_path):
@@ -100,11 +145,11 @@ def test_without_a_trial_that_keeps_the_constraints_a_baseline_is_named(tmp_path
     for record in folder.trials():
         if record.kind == "trial":
             folder.write_trial(replace(record, constraints={"ece": 1.0}))
-    assert sentence_of(read_statistics(folder)) == "Use zero_shot: no trial keeps all constraints."
+    assert sentence_of(read_statistics(folder)).startswith("Use zero_shot: no trial keeps all constraints. ")
     for record in folder.trials():
         if record.kind == "trial":
             folder.write_trial(replace(record, state="failed", values=None, results={}))
-    assert sentence_of(read_statistics(folder)) == "Use zero_shot: no trial is complete."
+    assert sentence_of(read_statistics(folder)).startswith("Use zero_shot: no trial is complete. ")
 
 
 def test_nothing_is_recommended_if_seeds_may_matter_and_each_trial_has_one(tmp_path):
@@ -462,9 +507,9 @@ def test_without_zero_shot_the_first_baseline_is_the_reference(tmp_path):
 def test_few_images_are_not_tested_and_the_answer_keeps_finalists_images_and_the_best_baseline(tmp_path):
     statistics = read_statistics(write_sweep_of(tmp_path, BETTER, images=20))
     answer = statistics.answer
-    assert sentence_of(statistics) == (
+    assert sentence_of(statistics).startswith(
         "Use zero_shot: no difference in accuracy can be tested (fewer than 30 images) "
-        "(on 3 seeds and 2 x 20 test images)."
+        "(on 3 seeds and 2 x 20 test images). "
     )
     assert (answer.split, answer.images) == ("test", {"digits": 20, "scenes": 20})
     assert "trial-0002" in answer.finalists
@@ -489,7 +534,7 @@ def test_missing_block_statistics_are_not_taken_for_finalists_that_have_not_run(
     shutil.rmtree(folder.path / "artifacts")
     statistics = read_statistics(folder)
     assert statistics.answer.best_baseline is not None
-    assert sentence_of(statistics) == "Use zero_shot: the trials have no usable block statistics."
+    assert sentence_of(statistics).startswith("Use zero_shot: the trials have no usable block statistics. ")
     folder.write_info(replace(folder.info(), state="interrupted"))
     has_not_run = "no trial has been judged yet" in sentence_of(read_statistics(folder))
     assert has_not_run == (splits == ("val",))

@@ -114,6 +114,15 @@ def test_the_test_split_has_seeds_that_no_earlier_stage_had():
     assert later_plans(plan_with(), on_test, describe_datasets_of_size(400)).keys() == {FINAL}
 
 
+def test_more_images_of_the_final_stage_are_more_of_the_test_split():
+    space = parse_space(SPACE, "space.yaml", ["search.finalists.images=400", "work.limit=200"])
+    plan = plan_with()
+    before = {info.name: info.size for info in plan.datasets["test"]}
+    later = later_plans(plan, space, describe_datasets_of_size(400))["test"]
+    assert all(info.size == 400 > before[info.name] for info in later.datasets["test"])
+    assert later_plans(plan, space, describe_datasets_of_size(50))["test"].datasets["test"] == plan.datasets["test"]
+
+
 def test_one_seed_turns_the_final_stage_off():
     space = parse_space(SPACE, "space.yaml", ["search.finalists={seeds: 1}"])
     assert later_plans(plan_with(), space, describe_datasets_of_size(400)) == {}
