@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.harness import require_complete
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Predictions
-from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
@@ -40,6 +40,7 @@ from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.sweep_info import new_info
+from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.tracking.delivery import deliver
 from fpp_sweep.tracking.stores import open_store
 from fpp_sweep.trial.plan import Plan
@@ -280,13 +281,15 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
         while pool.status().workers < workers:
             time.sleep(0.1)
         folder.path.mkdir(parents=True)
-        folder.write_info(new_info(space, Options(), folder, uri))
+        record = SweepRecord(folder, new_info(space, Options(), folder, uri))
+        record.update(state="running")
         process_log = ProcessLog(os.getpid())
         process_log.sample(0)
         before, began = process_log.cpu(), time.monotonic()
-        sweep = SweepDriver(space, folder, OpenedSweep(pool, plan, {}, 0.0), Options(), uri)
+        opened = OpenedSweep(Workers(pool, model_info(), 0.0), plan, {})
+        sweep = SweepDriver(space, record, opened, Options())
         counters = (
-            lambda: sweep.searcher.progress.finished,
+            lambda: sweep.searcher.ended()["complete"],
             lambda: len(sweep.searcher.records()),
             lambda: pool.status().running,
         )

@@ -19,7 +19,7 @@ COMMANDS = {
     "show": "list sweeps; show a sweep or a trial; write a page again",
     "import": "add predictions of other programs to a sweep",
     "compare": "compare sweeps, or trials of a sweep",
-    "steer": "add a point to a sweep, stop a trial, change the budget",
+    "steer": "add a point to a sweep, stop a trial, ask another space",
     "sync": "bring MLflow up to date from a sweep's folder",
     "doctor": "check machine, cluster, model and datasets before a sweep",
     "cache": "list and prune the cache of image features and finished tasks",

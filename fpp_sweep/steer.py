@@ -1,8 +1,8 @@
-"""Steer a sweep while it runs, or before it is resumed. Commands are kept in its folder and applied once.
+"""Steer a sweep while it runs, or before it is resumed. Its driver applies each command once.
 
 python -m fpp_sweep.steer SWEEP add fpp.gamma1=3 fpp.gamma2=0.3    try a point as the next trial
 python -m fpp_sweep.steer SWEEP stop trial-0007                   end a trial after its current task
-python -m fpp_sweep.steer SWEEP budget --trials 40 --hours 3      totals since the start of the sweep
+python -m fpp_sweep.steer SWEEP set search.trials=40              ask another space, as --set of `tune` does
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     sweep = find_sweep(args.sweep)
     from fpp_sweep.sweep import steering  # reads records, which --help does without
 
-    if args.command == "add":
-        plugins.load_plugins(*args.plugin)
-        text = steering.add_point(sweep, args.values)
-    elif args.command == "stop":
+    if args.command == "stop":
         text = steering.stop_trial(sweep, args.trial)
     else:
-        text = steering.change_budget(sweep, trials=args.trials, hours=args.hours, concurrency=args.concurrency)
+        plugins.load_plugins(*args.plugin)
+        text = steering.change_space(sweep, args.command, args.values)
     print(printable(text))
 
 
@@ -41,10 +39,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_flags(add, "--plugin")
     stop = commands.add_parser("stop", help="stop a trial or baseline that has not ended")
     stop.add_argument("trial", metavar="TRIAL", help="such as trial-0007")
-    budget = commands.add_parser("budget", help="change the budget; `none` removes a limit")
-    budget.add_argument("--trials", metavar="N", help="trials in total, including started ones")
-    budget.add_argument("--hours", metavar="H", help="hours in total, over all drivers")
-    budget.add_argument("--concurrency", metavar="N", help="trials at a time")
+    change = commands.add_parser("set", help="ask another space: a budget, ranges, objectives, baselines, ...")
+    change.add_argument("values", nargs="+", metavar="KEY=VALUE", help="keys of the space; null takes a key out")
+    add_flags(change, "--plugin")
     return options.parse_args(argv)
 
 

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.space is None:
             folder = folders.resumed_folder(options)
             options = replace(options, root=folder.path.parent, name=folder.path.name)
-            space = request.space_of_sweep(folder, overrides(args))
+            space = request.space_of_sweep(folder, overrides(args), config=args.config)
         else:
             space = request.space_to_tune(args.space, overrides(args), config=args.config)
     if args.dry_run:
@@ -63,7 +63,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     space.add_argument("--config", type=user_path, metavar="YAML", help=config_help)
     add_flags(options, "--trials", *RUN_FLAGS)
     resuming = options.add_argument_group("resuming")
-    resume_help = "continue this sweep, or the last one; its folder has the space; failed trials run again"
+    resume_help = "continue this sweep, or the last one; --space or --set ask another space of its trials"
     resuming.add_argument("--resume", nargs="?", const="", metavar="NAME", help=resume_help)
     dry_run = options.add_argument_group("dry run")
     dry_run_help = "show the resolved configs, the tasks and an estimate of the cost; run nothing"
@@ -73,8 +73,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args = options.parse_args(argv)
     if args.space is None and args.resume is None and not args.list_spaces:
         raise InputError("--space: is missing; give a file or a shipped space, which --list-spaces lists")
-    if args.space is None and args.config is not None:
-        raise InputError("--config: needs --space, whose searched settings it has values of")
     if args.worker_counts and not args.dry_run:
         raise InputError("--worker-counts: needs --dry-run")
     return args

@@ -30,7 +30,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.local_run import run_locally
 from fpp_sweep.sweep.local_worker import local_worker_spec
-from fpp_sweep.sweep.recording import SweepRecorder, recording_end, recording_interruption
+from fpp_sweep.sweep.recording import errors_for_command
 from fpp_sweep.sweep.request import space_to_evaluate
 from tests.kit.datasets import build_coop, build_folders, jpeg
 from tests.kit.disks import mounted
@@ -302,8 +302,8 @@ def test_an_interrupted_evaluation_continues_where_it_stopped(options):
     assert folder.info().state == "interrupted"
     first, second = folder.trials()
     assert (first.state, second.state) == ("complete", "waiting")
-    with pytest.raises(InputError, match=r"small cannot be resumed, .*: base\.adapt\.steps: .* -> 2"):
-        run_locally(small_space("adapt.steps=2"), replace(options, resume=True))
+    with pytest.raises(InputError, match=r"small cannot be resumed: .*\(work\.seeds: .* -> \[7\]\)"):
+        run_locally(small_space("work.seeds=[7]"), replace(options, resume=True))
     run_locally(small_space(), replace(options, resume=True))
     assert folder.trial(first.name) == first
     assert [record.state for record in folder.trials()] == ["complete", "complete"]
@@ -407,18 +407,9 @@ def test_only_a_sweep_with_a_record_can_be_resumed_after_a_full_disk(tmp_path, h
     folder = SweepFolder(tmp_path)
     if has_record:
         folder.write_info(sweep_info())
-    for recording in (recording_interruption(folder), recording_end(SweepRecorder(folder, sweep_info()))):
-        with pytest.raises(MachineError, match=rf"No space left on device; make room, then {remedy}$"), recording:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    assert folder.has_sweep == has_record
-
-
-def test_any_error_before_the_first_trial_leaves_a_sweep_that_is_interrupted(tmp_path):
-    folder = SweepFolder(tmp_path)
-    folder.write_info(replace(sweep_info(), state="running"))
-    with pytest.raises(LookupError), recording_interruption(folder):
-        raise LookupError
-    assert folder.info().state == "interrupted"
+    refusal = rf"No space left on device; make room, then {remedy}$"
+    with pytest.raises(MachineError, match=refusal), errors_for_command(folder):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.slow

@@ -11,12 +11,13 @@ import pytest
 
 from fpp_sweep import steer as command
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.space.reading import load_space
+from fpp_sweep.space.reading import load_space, space_of
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.steer import main
 from fpp_sweep.sweep.request import space_to_tune
-from tests.kit.names import OTPT, TPT
+from tests.kit.names import OTPT, TPT, ZERO_SHOT
 from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, signal_tree, start_tune
 from tests.kit.records import build_sweep
 from tests.kit.waiting import LONG, wait_for
@@ -26,7 +27,10 @@ from tests.test_tune import tune as run_tune
 @pytest.fixture
 def folder(tmp_path):
     """A sweep of six trials: five have ended, and one runs."""
-    return build_sweep(tmp_path / "made", running_trials=(5,), failed_trials=(3,), state="interrupted", report=False)
+    folder = build_sweep(tmp_path / "made", running_trials=(5,), failed_trials=(3,), state="interrupted", report=False)
+    info = folder.info()
+    folder.write_info(replace(info, space=space_of(info.space, "made").plain(), engine=ENGINE_NAME))
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -34,16 +38,12 @@ def folder(tmp_path):
     [
         (["stop", "trial-0009"], "unknown trial of made 'trial-0009'; choose from"),
         (["stop", "trial-0003"], "trial-0003 is failed; only a trial that has not ended can be stopped"),
-        (["budget"], "budget: nothing to change; give --trials, --hours or --concurrency"),
-        (["budget", "--trials", "5"], "--trials: 6 have begun already (5); give no fewer"),
-        (["budget", "--trials", "many"], "--trials: must be a whole number ('many')"),
-        (["budget", "--hours", "0.9"], "--hours: 1 hours are spent already (0.9); give more"),
-        (["budget", "--hours", "-1"], "--hours: must be > 0 (-1)"),
-        (["budget", "--hours", "true"], "--hours: "),
-        (["budget", "--trials", "none"], "without trials, hours and GPU-hours the search has no end"),
-        (["budget", "--concurrency", "0"], "--concurrency: must be >= 1 (0)"),
+        (["set", "search.trials=many"], "search.trials: must be a whole number ('many')"),
+        (["set", "search.trails=5"], "unknown key 'trails', did you mean 'trials'?"),
+        (["set", "work.limit=7"], "(work.limit: "),
+        (["set", "objectives=[ece@temperature_val]"], "logits: is not stored with the predictions of its trials"),
         (["add", "fpp.gamma2=1", "fpp.gamma2=2"], "fpp.gamma2: comes twice; take one out"),
-        (["add", "fpp.gamma2"], "'fpp.gamma2': expected key=value, such as fpp.gamma2=..."),
+        (["add", "fpp.gamma2"], "'fpp.gamma2': expected key=value, such as fpp.gamma1=3"),
         (["add", "fpp.gamma2=20"], "fpp.gamma2: 20 is outside 0.1..15"),
         (["add", "fpp.gama2=2"], "unknown parameter 'fpp.gama2', did you mean 'fpp.gamma2'?"),
         (["add", "fpp.gamma2=[1"], "fpp.gamma2=[1"),
@@ -51,7 +51,6 @@ def folder(tmp_path):
     ],
 )
 def test_an_impossible_command_is_refused_in_one_line_and_leaves_no_files(folder, words, complaint):
-    folder.write_info(replace(folder.info(), spent=3600.0))
     with pytest.raises(InputError) as refused:
         main([str(folder.path), *words])
     assert complaint in str(refused.value)
@@ -63,7 +62,7 @@ def test_the_examples_of_the_help_work_on_the_first_space_of_the_readme(folder):
     folder.write_info(replace(folder.info(), space=space.plain()))
     for example in re.findall(r"steer SWEEP (.*?)  ", command.__doc__):
         main([str(folder.path), *example.replace("trial-0007", "trial-0005").split()])
-    assert sorted(sent.kind for sent in folder.commands()) == ["add", "budget", "stop"]
+    assert sorted(sent.kind for sent in folder.commands()) == ["add", "set", "stop"]
 
 
 def test_a_point_whose_settings_exclude_each_other_is_refused_without_an_index(folder):
@@ -71,21 +70,10 @@ def test_a_point_whose_settings_exclude_each_other_is_refused_without_an_index(f
         "method": {"choices": [TPT, OTPT]},
         "adapt.penalty_weight": {"low": 1, "high": 30, "when": {"method": OTPT}},
     }
-    folder.write_info(replace(folder.info(), space={"name": "made", "params": params}))
+    folder.write_info(replace(folder.info(), space=space_of({"params": params}, "made").plain()))
     with pytest.raises(InputError) as refused:
         main([str(folder.path), "add", f"method={TPT}", "adapt.penalty_weight=5"])
     assert str(refused.value) == f"adapt.penalty_weight does not exist where method is {TPT}"
-
-
-def test_a_baseline_that_a_constraint_needs_cannot_be_stopped(folder):
-    info = folder.info()
-    constraint = {"metric": "accuracy", "at_least": -1, "baseline": TPT}
-    folder.write_info(replace(info, space={**info.space, "constraints": [constraint]}))
-    record = folder.trial(f"baseline-{TPT}")
-    folder.write_trial(replace(record, state="running", finished=None))
-    with pytest.raises(InputError, match=f"baseline-{TPT}: a constraint of the space needs this baseline"):
-        main([str(folder.path), "stop", f"baseline-{TPT}"])
-    assert not folder.commands()
 
 
 def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
@@ -100,28 +88,22 @@ def test_a_sweep_is_found_by_its_name(tmp_path, monkeypatch):
     assert [command.kind for command in folder.commands()] == ["stop"]
 
 
-def test_a_limit_below_the_time_that_is_spent_is_refused(folder):
-    folder.write_info(replace(folder.info(), state="running", spent=7200.0))
-    with pytest.raises(InputError, match=r"--hours: 2 hours are spent already \(1.5\)"):
-        main([str(folder.path), "budget", "--hours", "1.5"])
-
-
 def test_a_command_is_stored_and_the_reply_says_when_it_applies(folder, capsys):
     folder.write_info(replace(folder.info(), command="fpp-sweep tune --space mine.yaml"))
     main([str(folder.path), "add", "fpp.gamma2=2", "fpp.class_var=0.01"])
     main([str(folder.path), "stop", "trial-0005"])
     folder.write_info(replace(folder.info(), state="running"))
-    main([str(folder.path), "budget", "--trials", "none", "--hours", "2"])
+    main([str(folder.path), "set", "search.trials=40", "search.wall_clock=2h"])
     first, second, third = capsys.readouterr().out.splitlines()
     resume = runnable(f"fpp-sweep tune --resume {folder.path}")
     how_to_apply = f"made is interrupted; to have it applied: {resume}"
     assert first == f"add fpp.gamma2=2 fpp.class_var=0.01: {how_to_apply}"
-    assert second == f"stop trial=trial-0005: {how_to_apply}"
-    assert third.startswith("budget trials=none wall_clock=7200: the running sweep applies it within seconds")
-    assert [(command.kind, dict(command.values)) for command in folder.commands()] == [
-        ("add", {"fpp.gamma2": 2.0, "fpp.class_var": 0.01}),
-        ("stop", {"trial": "trial-0005"}),
-        ("budget", {"trials": None, "wall_clock": 7200.0}),
+    assert second == f"stop trial-0005: {how_to_apply}"
+    assert third.startswith("set search.trials=40 search.wall_clock=2h: the running sweep applies it within seconds")
+    assert [(command.kind, list(command.words)) for command in folder.commands()] == [
+        ("add", ["fpp.gamma2=2", "fpp.class_var=0.01"]),
+        ("stop", ["trial-0005"]),
+        ("set", ["search.trials=40", "search.wall_clock=2h"]),
     ]
 
 
@@ -136,11 +118,6 @@ def test_the_command_of_a_received_record_is_printed_so_that_a_shell_runs_nothin
     _, _, command = capsys.readouterr().out.partition("to have it applied: ")
     subprocess.run(["bash", "-c", f"true {command}"], cwd=tmp_path, check=True)
     assert not (tmp_path / "evil").exists()
-
-
-def test_hours_have_the_forms_of_a_space_file(folder):
-    main([str(folder.path), "budget", "--hours", "90m"])
-    assert folder.commands()[0].values == {"wall_clock": 5400.0}
 
 
 def request_space(tmp_path, *overrides, space=SMALL_SPACE, **added_points):
@@ -193,8 +170,10 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_is_resumed(tmp_path
         sweep = only_sweep(tmp_path)
         assert "the running sweep applies it" in steer(sweep, "add", "fpp.gamma1=3")
         wait_for(lambda: added_points(sweep))
-        steer(sweep, "budget", "--concurrency", "2")
+        steer(sweep, "set", "search.concurrency=2")
         wait_for(lambda: sweep.info().space["search"]["concurrency"] == 2)
+        steer(sweep, "set", f"work.baselines=[{ZERO_SHOT}, {TPT}]")  # needs other plans: running trials end before
+        wait_for(lambda: sweep.trial_file(f"baseline-{TPT}").exists())
         wait_for(lambda: not pending_commands(sweep))
         wait_for(lambda: freeze_while_a_trial_runs(driver, sweep))
         kill_tree(driver.pid)
@@ -203,29 +182,26 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_is_resumed(tmp_path
     stopped = running_trials(sweep)[0]
     steer(sweep, "stop", stopped)
     steer(sweep, "add", "fpp.gamma1=5")
-    steer(sweep, "budget", "--trials", str(count + 2))
-    wider = space.replace("high: 10", "high: 20") + "points: [{fpp.gamma1: 15}]\n"
-    done = run_tune(tmp_path, "--resume", space=wider)
+    steer(sweep, "set", f"search.trials={count + 2}")
+    done = run_tune(tmp_path, "--resume", sweep.path.name, "--set", "params.fpp.gamma1.high=20")
     assert sweep.info().state == "finished"
-    assert sorted(added_points(sweep)) == [3.0, 5.0, 15.0]
+    assert sorted(added_points(sweep)) == [3.0, 5.0]
     assert not pending_commands(sweep)
-    assert (
-        len(list((sweep.path / "trials").glob("trial-*.json"))) == count + 2 + 1
-    )  # the point of the file came after the budget
+    assert len(list((sweep.path / "trials").glob("trial-*.json"))) == count + 2
     assert sweep.trial(stopped).state == "stopped"
-    assert re.search(r"^steered     add fpp.gamma1=3: trial-\d+$", done.stdout, re.M)
-    assert "add fpp.gamma1=5" in "; ".join(sweep.info().steered)
+    assert "steered     add fpp.gamma1=3: taken over" in done.stdout.splitlines()
+    assert "params.fpp.gamma1.high: 10.0 -> 20" in " ".join(done.stdout.split())
     page = (sweep.report / "sweep.html").read_text()
-    assert "add fpp.gamma1=5" in page
+    assert "params.fpp.gamma1.high" in page
     assert json.loads(message_file.read_text())["state"] == "finished"
 
 
 def added_points(sweep):
-    return [record.params["fpp.gamma1"] for record in sweep.trials() if record.origin == "added"]
+    return [record.params["fpp.gamma1"] for record in sweep.trials() if record.origin == "point"]
 
 
 def pending_commands(sweep):
-    return [command for command in sweep.commands() if command.applied is None]
+    return len(sweep.commands()) - sum(map(bool, sweep.info().answers))
 
 
 @pytest.mark.nightly

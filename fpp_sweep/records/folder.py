@@ -5,13 +5,13 @@
     study.journal           the Optuna study for dashboards, written at the end of a driver
     tasks/                  results of tasks by key, so that no trial computes a result again
     artifacts/<name>/       a trial's prompts, predictions, reliability diagrams and log
-    steering/<time>.json    commands to the sweep, each rewritten once it is applied
+    commands.jsonl          commands of `steer`, a line each, which the driver answers in sweep.json
     logs/                   the log of each worker, by machine and process
     report/                 the front as table, picture and page; best configs; importances
     lock                    held by the driver while it runs
 
-The driver and its trials write here first, and `steer` its commands; MLflow is brought up to date from here when it
-can be reached.
+The driver and its trials write here first, and `steer` its commands; only the driver writes sweep.json. MLflow is
+brought up to date from here when it can be reached.
 """
 
 from __future__ import annotations
@@ -21,27 +21,25 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
 from fpp_sweep.records.records import (
     Command,
+    Question,
     SplitResult,
     SweepInfo,
     TrialRecord,
     WorkTotals,
     baseline_name,
     check_metric_name,
-    check_plain,
     check_setting_values,
     check_space,
 )
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.work import STEERED, Search
 from fpp_sweep.spec.errors import InputError, is_full_disk, message_in_one_line, problem_of_system, unknown
 from fpp_sweep.spec.files import (
     FileTooLargeError,
@@ -58,19 +56,19 @@ from fpp_sweep.spec.files import (
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.validation import as_list, as_mapping, at_key, check_fields, require
 
-FORMAT = 5
+FORMAT = 6
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
-COMMAND_TIME = "%Y%m%d-%H%M%S-%f"  # the beginning of a command's name, by which commands are sorted
 MAX_LOG_BYTES = 2**14  # read from the end of a log
 MAX_RECORD_BYTES = 2**25  # the record of a trial on ten datasets has 2^15 bytes
 LOCK_ATTEMPTS = 5
 LOCK_PAUSE = 0.05  # seconds between two attempts
 
 RUN_AGAIN = "delete it; the trial runs again"
-SEND_AGAIN = "delete it, and send the command again"
+CORRECT_LINE = "correct the line, or move the file away"
 BEGIN_AGAIN = "begin another sweep with --name; tasks/, moved to its folder, saves computing again"
 
-Record = TypeVar("Record", Command, SplitResult, TrialRecord, SweepInfo, WorkTotals)
+Record = TypeVar("Record", Command, Question, SplitResult, TrialRecord, SweepInfo, WorkTotals)
+Parsed = TypeVar("Parsed")
 
 
 class SweepFolder:
@@ -148,7 +146,8 @@ class SweepFolder:
             document = _read_document(self.info_file)
             objectives = _read_objectives(document.get("objectives"))
             work = _checked(WorkTotals, document.get("work", {}), "work")
-            info = _checked(SweepInfo, document | {"objectives": objectives, "work": work})
+            earlier = [_checked(Question, fields) for fields in as_list(document.get("earlier", []))]
+            info = _checked(SweepInfo, document | {"objectives": objectives, "work": work, "earlier": earlier})
             if info.reference is not None:
                 problem = f"has {plural(len(info.reference), 'value')} for {plural(len(objectives), 'objective')}"
                 require(len(info.reference) == len(objectives), problem, "reference")
@@ -177,13 +176,13 @@ class SweepFolder:
                 return self.trial(full_name)
         raise unknown(f"trial of {self.path.name}", name, names)
 
-    def _cached(self, file: Path, read: Callable[[Path], Record]) -> Record:
+    def _cached(self, file: Path, read: Callable[[Path], Parsed]) -> Parsed:
         """Return a record, which `read` parses once for each version of its file."""
         try:
             stamp = stamp_of(file)
         except OSError:
             return read(file)  # raises the error with the file's name
-        record: Record
+        record: Parsed
         if file in self._parsed:
             parsed_stamp, record = self._parsed[file]
             if parsed_stamp == stamp:
@@ -202,46 +201,24 @@ class SweepFolder:
     def trial_files(self) -> list[Path]:
         return files_in(self.path / "trials", RECORDS)
 
-    def command_files(self) -> list[Path]:
-        return files_in(self.path / "steering", RECORDS)
-
-    def command(self, file: Path) -> Command:
-        return self._cached(file, _read_command)
+    @property
+    def commands_file(self) -> Path:
+        return self.path / "commands.jsonl"
 
     def commands(self) -> list[Command]:
-        """Return the commands, oldest first."""
-        commands = []
-        for file in self.command_files():
-            commands.append(self.command(file))
-        return commands
+        """Return the commands of `steer`, oldest first."""
+        if not self.commands_file.exists():
+            return []
+        return self._cached(self.commands_file, _read_commands)
 
-    def send_command(self, kind: Literal["add", "stop", "budget"], values: Mapping[str, Any]) -> Command:
+    def send_command(self, kind: Literal["add", "stop", "set"], words: Sequence[str]) -> Command:
         """Write a command for the running driver, or for the next one."""
-        command = Command(name=self._new_command_name(), kind=kind, written=time.time(), values=values)
-        self._write_command(command)
+        command = Command(kind=kind, words=words, written=time.time())
+        line = json.dumps({"format": FORMAT, **asdict(command)}) + "\n"
+        descriptor = os.open(self.commands_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        with open(descriptor, "ab", buffering=0) as file:
+            file.write(line.encode())  # one write, so that lines of two processes do not mix
         return command
-
-    def _new_command_name(self) -> str:
-        """Return a name that sorts after those of all commands; the clock of a machine that wrote one may be ahead."""
-        moment = datetime.now(UTC)
-        for file in self.command_files():
-            with suppress(ValueError, OverflowError):  # not the name of a command
-                earlier = datetime.strptime(file.stem.rpartition("-")[0], COMMAND_TIME).replace(tzinfo=UTC)
-                moment = max(moment, earlier + timedelta(microseconds=1))
-        return f"{moment.strftime(COMMAND_TIME)}-{os.getpid()}"
-
-    def record_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
-        """Record that a command has been applied; `number` is that of the trial which tries an added point."""
-        self._write_command(replace(command, applied=time.time(), outcome=outcome, number=number))
-
-    def remove_command(self, command: Command) -> None:
-        self._command_file(command).unlink(missing_ok=True)
-
-    def _write_command(self, command: Command) -> None:
-        write_json(self._command_file(command), {"format": FORMAT, **asdict(command)})
-
-    def _command_file(self, command: Command) -> Path:
-        return self.path / "steering" / f"{command.name}.json"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -285,10 +262,26 @@ def _enter_lock(stack: ExitStack, file: Path) -> None:
     stack.enter_context(exclusive_lock(file, wait=False))
 
 
+class SweepRecord:
+    """The record of a sweep in its driver, which alone writes it."""
+
+    def __init__(self, folder: SweepFolder, info: SweepInfo) -> None:
+        """Take the record as it shall be; it need not be written yet."""
+        self.folder = folder
+        self.info = info
+
+    def update(self, **changes: Any) -> None:
+        """Change fields of the record, and write it."""
+        self.info = replace(self.info, **changes)
+        self.folder.write_info(self.info)
+
+
 def _check_spaces(info: SweepInfo) -> None:
-    for key, space in (("space", info.space), ("initial_space", info.initial_space)):
-        with at_key(key):
-            check_space(space)
+    with at_key("space"):
+        check_space(info.space)
+    for index, question in enumerate(info.earlier):
+        with at_key(f"earlier.{index}.space"):
+            check_space(question.space)
 
 
 def _read_objectives(rows: Any) -> tuple[Objective, ...]:
@@ -316,25 +309,23 @@ def _read_trial(file: Path) -> TrialRecord:
         return record
 
 
-def _read_command(file: Path) -> Command:
-    with _naming_damaged(file, SEND_AGAIN):
-        document = _read_document(file)
-        command = _checked(Command, document)
-        require(command.name == file.stem, f"is the command {command.name}", "name")
-        with at_key("values"):
-            check_plain(command.values)
-        if command.kind == "budget":
-            require(set(command.values) <= set(STEERED), f"are not of {', '.join(STEERED)}", "values")
-            Search(**command.values)
-        if command.kind == "stop":
-            require(isinstance(command.values.get("trial"), str), "must have the name of a trial", "values")
-        return command
+def _read_commands(file: Path) -> list[Command]:
+    commands = []
+    with _naming_damaged(file, CORRECT_LINE):
+        content = read_own(file, MAX_RECORD_BYTES).decode("utf-8")
+        for number, line in enumerate(content.splitlines(), 1):
+            with at_key(f"line {number}"):
+                commands.append(_checked(Command, _document_of(line, file)))
+    return commands
 
 
 def _read_document(file: Path) -> dict[str, Any]:
     """Return the document of a record without its format."""
-    content = read_own(file, MAX_RECORD_BYTES)
-    document = dict(as_mapping(_DECODER.decode(content.decode("utf-8"))))
+    return _document_of(read_own(file, MAX_RECORD_BYTES).decode("utf-8"), file)
+
+
+def _document_of(content: str, file: Path) -> dict[str, Any]:
+    document = dict(as_mapping(_DECODER.decode(content)))
     require("format" in document, "it has no format")
     version = document.pop("format")
     if version != FORMAT:

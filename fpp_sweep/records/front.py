@@ -19,6 +19,8 @@ from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.rounding import is_rounding_error
 from fpp_sweep.spec.validation import require
 
+OUTSIDE = "outside the space"  # remark on a trial of an earlier question
+
 
 @dataclass(frozen=True)
 class Front:
@@ -217,6 +219,8 @@ class Front:
         remarks += _orders_remarks(record)
         if not record.feasible:
             remarks.append("breaks a constraint")
+        if record.outside:
+            remarks.append(OUTSIDE)
         return remarks
 
 
@@ -262,7 +266,7 @@ def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
     infeasible = []
     baselines = []
     for record in sorted(records, key=lambda record: record.finished or 0.0):
-        if record.state != "complete" or record.values is None:
+        if record.state != "complete" or record.values is None or (record.kind == "baseline" and record.outside):
             continue
         require(
             len(record.values) == len(info.objectives),

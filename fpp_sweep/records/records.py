@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.work import Split
 from fpp_sweep.spec import keys
-from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.config import TrialConfig, dotted
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.names import BASELINE_PREFIX, label_of
 from fpp_sweep.spec.validation import (
@@ -75,8 +75,7 @@ State = Literal["waiting", "running", "stopped", "collapsed", "complete", "faile
 ENDED: tuple[State, ...] = ("complete", "failed", "stopped", "collapsed")  # not begun again
 Kind = Literal["trial", "baseline"]
 IMPORTED = "imported"
-ADDED = "added"  # origin of trials that `steer` adds
-REQUESTED_ORIGINS = ("point", ADDED, "code", "paper")  # origins of trials whose settings the user or the paper gave
+REQUESTED_ORIGINS = ("point", "code", "paper")  # origins of trials whose settings the user or the paper gave
 STOPPED_BY_STEER = "stopped by `steer`"  # the reason of a trial that the user has stopped
 IMPOSSIBLE = "no trial can have these settings"  # the reason of such a trial begins so
 FINAL = "final"  # among a trial's splits: the final stage, with more seeds and fresh images
@@ -162,7 +161,7 @@ class TrialRecord:
     kind: Kind
     state: State
     number: Whole | None = None  # Optuna's; baselines have none
-    origin: str = "sampled"  # sampled, grid, point, added (by `steer`), code, paper, baseline or imported
+    origin: str = "sampled"  # sampled, grid, point, code, paper, baseline or imported
     params: Settings = field(default_factory=dict)  # the searched settings, by dotted key
     config: Settings = field(default_factory=dict)  # TrialConfig.flat(); of an import, its file
     key: str = ""  # keys.config_key(config)
@@ -178,18 +177,12 @@ class TrialRecord:
     attempt: Whole = 1
     seconds_without_result: Number = 0.0  # seconds that workers spent on attempts that gave no result
     generation: Whole | None = None  # generation of NSGA-II
+    outside: bool = False  # True if the space that is asked now does not hold the trial, or lists no such baseline
 
     @property
     def label(self) -> str:
         """The name in tables and plots, where a baseline is recognised without the prefix."""
         return label_of(self.name)
-
-    @property
-    def name_and_origin(self) -> str:
-        """The name, marked if `steer` added the trial: `trial-0007 (added)`."""
-        if self.origin == ADDED:
-            return f"{self.name} ({ADDED})"
-        return self.name
 
     @property
     def is_imported(self) -> bool:
@@ -226,6 +219,10 @@ class TrialRecord:
     def worker_seconds(self) -> float:
         """Seconds that workers spent on the trial, on all splits, also where it got no result."""
         return self.seconds_without_result + math.fsum(result.worker_seconds for result in self.results.values())
+
+    def has_values(self, values: Settings) -> bool:
+        """Return True if the trial has these values of searched settings."""
+        return all(self.params.get(key) == value for key, value in values.items())
 
     @property
     def broken(self) -> list[str]:
@@ -273,26 +270,24 @@ def impossible_record(name: str, problem: str, *, config: Settings, **fields: An
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command of `steer` to the driver of a sweep, or to the next driver."""
+    """A command of `steer`: a line of commands.jsonl, which the driver answers in the sweep's record."""
 
-    name: str  # name of the command's file; names sort by time
-    kind: Literal["add", "stop", "budget"]
+    kind: Literal["add", "stop", "set"]
+    words: Sequence[str]  # KEY=VALUE, or the name of a trial
     written: Time
-    values: Settings  # settings of a point; trial=...; or the new budget, by key of `search`
-    applied: Time | None = None
-    number: Whole | None = None  # number of the trial that tries an added point
-    outcome: str = ""
 
     @property
     def text(self) -> str:
-        """The command as text: `add fpp.gamma1=3: trial-0004`."""
-        values = [f"{key}={value_text(value)}" for key, value in self.values.items()]
-        text = " ".join([self.kind, *values])
-        if self.applied is None:
-            return f"{text}: waits for a driver"
-        if self.outcome:
-            return f"{text}: {self.outcome}"
-        return text
+        """The command as it was typed: `add fpp.gamma1=3`."""
+        return " ".join([self.kind, *self.words])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A space that was asked of a sweep's folder before the present one."""
+
+    asked: Time
+    space: Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,8 +315,9 @@ class SweepInfo:
     name: str  # perturb-20261120-185232
     created: Time
     state: Literal["running", "finished", "interrupted", "failed"]
-    space: Settings  # as resolved, plain values: load_space understands it
-    initial_space: Settings = field(default_factory=dict)  # at the start of the sweep; empty if unchanged since
+    space: Settings  # that is asked now, as resolved, plain values: load_space understands it
+    asked: Time | None = None  # when it was asked; none: when the sweep was created
+    earlier: Sequence[Question] = ()  # spaces that were asked before, the first one first
     objectives: tuple[Objective, ...]
     search_split: Annotated[str, BeforeValidator(_check_split)]
     reference: Sequence[Number] | None = None  # hypervolume's corner, in the order of the objectives
@@ -352,21 +348,17 @@ class SweepInfo:
     unsearched_datasets: Texts = field(default_factory=dict)
     unsearched_images: Texts = field(default_factory=dict)
     prompts: Texts = field(default_factory=dict)  # prompt file -> digest
+    images_by_split: Mapping[Name, Count] = field(default_factory=dict)  # of a trial, times its seeds
 
     # its course and its end
     end_reason: str = ""  # why no further trial was started
     work: WorkTotals = WorkTotals()
-    steered: Sequence[str] = ()  # commands to the sweep
+    answers: Sequence[str] = ()  # to the commands of `steer`, in their order; empty for one that waits
 
     @property
     def goals(self) -> str:
         """The objectives as text: `accuracy (max) and ece (min)`."""
         return " and ".join(f"{objective.metric} ({objective.goal})" for objective in self.objectives)
-
-    @property
-    def space_at_start(self) -> Settings:
-        """The space with which the sweep began, before a command or a resume changed it."""
-        return self.initial_space or self.space
 
     @property
     def search_settings(self) -> Settings:
@@ -439,9 +431,18 @@ class SweepInfo:
             "work_cached": str(self.work.cached),
             "work_model_loads": str(self.work.model_loads),
             "work_workers_lost": str(self.work.workers_lost),
-            "steered": "; ".join(self.steered),
             "warning": warning,
         }
+
+
+def space_changes(before: Settings, after: Settings) -> list[str]:
+    """Return a text for each key in which two recorded spaces differ: `search.trials: 4 -> 9`."""
+    old, new = dict(dotted(before)), dict(dotted(after))
+    changes = []
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) != new.get(key):
+            changes.append(f"{key}: {value_text(old.get(key))} -> {value_text(new.get(key))}")
+    return changes
 
 
 def _joined_digests(digests: Texts) -> str:

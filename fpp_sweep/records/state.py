@@ -14,9 +14,11 @@ WRITTEN = {"": "sweep.json", "trials": "*", "logs": "*"}  # files that drivers, 
 
 
 def state_text(folder: SweepFolder, info: SweepInfo) -> str:
-    """Return the state on record, or `stopped without notice 1:02 ago` if the driver was killed."""
+    """Return the state on record, `stopped without notice 1:02 ago` if the driver was killed, or `starting`."""
     if is_abandoned(folder, info):
         return f"stopped without notice {time_since_change(folder)}"
+    if info.state == "interrupted" and folder.is_locked():  # its driver checks its inputs
+        return "starting"
     return info.state
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, TypeGuard
 
 from fpp_sweep.records.front import deviation_of, metric_of
-from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.records import Question, SplitResult, SweepInfo, TrialRecord, space_changes
 from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import setting
@@ -56,6 +57,15 @@ def format_values(objectives: Sequence[Objective], values: Sequence[float]) -> s
     for metric, value in zip(metrics_of(objectives), values, strict=True):
         texts.append(f"{metric} {format_metric(metric, value)}")
     return ", ".join(texts)
+
+
+def question_texts(info: SweepInfo) -> list[str]:
+    """Return a text for each space that was asked after the first one: the time, and the keys in which it differs."""
+    texts = []
+    asked = [*info.earlier, Question(asked=info.asked or info.created, space=info.space)]
+    for before, after in pairwise(asked):
+        texts.append(f"{format_time(after.asked)}: {', '.join(space_changes(before.space, after.space))}")
+    return texts
 
 
 def format_time(seconds: float) -> str:

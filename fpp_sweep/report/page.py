@@ -106,7 +106,7 @@ def _front_section(report: SweepReport) -> Section:
 
 def _progress_section(report: SweepReport) -> Section:
     front = report.statistics.front
-    costs = cost_sentences(report.info, report.records, is_running=report.is_running)
+    costs = cost_sentences(report.info, report.records)
     blocks: list[Block] = [*paragraphs(costs)]
     blocks.append(Section("Hypervolume", [hypervolume_plot(front)]))
     return Section("Progress", blocks, anchor="progress")

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.progress import progress_of
 from fpp_sweep.records.records import ENDED, SweepInfo, TrialRecord
 from fpp_sweep.records.state import is_abandoned, last_change
-from fpp_sweep.records.texts import format_time, is_number
-from fpp_sweep.records.time_left import search_seconds_left
+from fpp_sweep.records.texts import format_time, question_texts
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
 
@@ -38,66 +38,31 @@ def counts_of_states(records: Sequence[TrialRecord]) -> str:
 
 
 def progress_line(info: SweepInfo, records: Sequence[TrialRecord], now: float) -> str:
-    """Return how far a running sweep is: `7 of 16 trials, as of 2026-11-23 01:08 UTC, about 2:05 of search left`."""
-    trials = [record for record in records if record.kind == "trial"]
-    n_ended = _count_ended(trials)
-    total = info.search_settings.get("trials")
-    progress = plural(n_ended, "trial")
-    if total is not None:
-        progress = f"{n_ended} of {plural(total, 'trial')}"
-    parts = [progress, f"as of {format_time(now)}"]
-    seconds = _search_seconds_left(info, trials)
-    if seconds:
-        parts.append(f"about {duration(seconds)} of search left")
-    return ", ".join(parts)
+    """Return how far a running sweep is: `7 trials ended, as of 2026-11-23 01:08 UTC, 43 % done, about 2:05 left`."""
+    ended = [record for record in records if record.kind == "trial" and record.state in ENDED]
+    parts = [
+        f"{plural(len(ended), 'trial')} ended",
+        f"as of {format_time(now)}",
+        progress_of(info, records, info.spent).text,
+    ]
+    return ", ".join(part for part in parts if part)
 
 
-def _count_ended(trials: Sequence[TrialRecord]) -> int:
-    return len([trial for trial in trials if trial.state in ENDED])
-
-
-def _search_seconds_left(info: SweepInfo, trials: Sequence[TrialRecord]) -> float | None:
-    """Return the time of search that is left of a running sweep; None if it is unknown or the search has ended."""
-    if info.end_reason:
-        return None
-    search = info.search_settings
-    budget_left = None
-    if search.get("wall_clock") is not None:
-        budget_left = search["wall_clock"] - info.spent
-    trials_left = None
-    if search.get("trials") is not None:
-        trials_left = search["trials"] - _count_ended(trials)
-    n_running = 0
-    durations = []
-    for trial in trials:
-        if trial.state == "running":
-            n_running += 1
-        if trial.state == "complete" and trial.duration is not None:
-            durations.append(trial.duration)
-    return search_seconds_left(trials_left=trials_left, running=n_running, durations=durations, budget_left=budget_left)
-
-
-def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord], *, is_running: bool) -> list[str]:
-    """Return sentences on what was spent, how much is left at this rate while the sweep runs, and the budget."""
+def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
+    """Return sentences on what was spent, on the budget, and on other spaces that were asked."""
     seconds = 0.0
     last = info.created
-    n_ended = Counter[str]()
+    n_ended = 0
     for record in records:
         if record.finished is not None and record.state != "interrupted":
-            n_ended[record.kind] += 1
+            n_ended += 1
             last = max(last, record.finished)
             seconds += record.worker_seconds
     elapsed = (info.finished or last) - info.created
-    trials = plural(n_ended.total(), "trial")
+    trials = plural(n_ended, "trial")
     sentences = [f"{seconds / 3600:.2f} worker hours for {trials}, including baselines, in {duration(elapsed)}."]
-    search = info.search_settings
-    n_trials = n_ended["trial"]
-    if is_running and n_trials and is_number(search.get("trials")):
-        n_left = max(0, search["trials"] - n_trials)
-        hours = n_left / n_trials * seconds / 3600
-        left = f"{n_left} of {plural(search['trials'], 'trial')}"
-        sentences.append(f"Left: {left}, about {hours:.2f} worker hours at this rate.")
-    return sentences + _budget_sentences(info)
+    changes = [f"Another space was asked at {text}." for text in question_texts(info)]
+    return sentences + _budget_sentences(info) + changes
 
 
 def _budget_sentences(info: SweepInfo) -> list[str]:

@@ -15,12 +15,12 @@ from fpp_sweep.reproduce.figures import write_figure
 from fpp_sweep.reproduce.output import write_table
 from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.reproduce.tables import ResultTable, save_experiment, table_of
+from fpp_sweep.search.question import require_askable
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_own, write_json
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import check_before_ray_start
-from fpp_sweep.sweep.resume import require_same
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.sweep.worker_pool import Workers, open_workers
 from fpp_sweep.tracking.delivery import deliver, deliver_files
@@ -112,10 +112,10 @@ def _is_done(folder: SweepFolder, space: Space, options: Options) -> bool:
     if not folder.info_file.is_file():
         return False
     info = folder.info()
-    require_same(info, space, options, folder)
+    require_askable(folder, space, options.plugin_digests())
     records = folder.trials()
     rows = space.queue()[: space.search.trials]
-    if info.state != "finished" or len(records) < len(rows) + len(space.baselines()):
+    if info.state != "finished" or info.space != space.plain() or len(records) < len(rows) + len(space.baselines()):
         return False
     return all(record.state == "complete" for record in records)
 

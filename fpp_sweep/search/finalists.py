@@ -162,8 +162,9 @@ class FinalJobs:
                 return False
         return True
 
-    def reset(self) -> None:
-        """Forget all choices: the budget has changed, and the search may go on."""
+    def reset(self, space: Space) -> None:
+        """Forget all choices: another space is asked, and the search may go on."""
+        self._space = space
         self._begun.clear()
         self._finalists = None
         self._champions = None

@@ -14,15 +14,8 @@ from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
-from fpp_sweep.records.records import (
-    GATE,
-    STOPPED_BY_STEER,
-    SplitResult,
-    State,
-    TrialRecord,
-    baseline_name,
-    measured_value,
-)
+from fpp_sweep.records.records import STOPPED_BY_STEER, SplitResult, State, TrialRecord, baseline_name, measured_value
+from fpp_sweep.search.question import gate_violation, violations
 from fpp_sweep.space.objectives import Constraint, Objective, metrics_of
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
@@ -55,12 +48,16 @@ class TrialStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoggingExecutor:
-    """A trial's executor that logs each result and raises TrialStopped once `steer` has stopped the trial."""
+    """A trial's executor that logs each result and raises TrialStopped once `steer` stops the trial.
+
+    The driver has obeyed the first `commands_read` commands.
+    """
 
     executor: Executor
     log: Path
     folder: SweepFolder
     trial: str
+    commands_read: int
     worker_seconds: list[float] = field(default_factory=list)  # one number for each result
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
@@ -77,12 +74,12 @@ class LoggingExecutor:
                 yield task, result
 
     def _raise_if_stopped(self) -> None:
-        for command in self.folder.commands():
-            if command.kind == "stop" and command.applied is None and command.values.get("trial") == self.trial:
+        for command in self.folder.commands()[self.commands_read :]:
+            if command.kind == "stop" and command.words[0] == self.trial:
                 raise TrialStopped(STOPPED_BY_STEER)
 
 
-def run_job(context: TrialContext, name: str, split: str, order: int) -> None:
+def run_job(context: TrialContext, name: str, split: str, order: int, commands_read: int = 0) -> None:
     """Run a trial on a split, and record its result or why it has none.
 
     Raise OSError if the disk fails, which says nothing about the trial.
@@ -91,7 +88,7 @@ def run_job(context: TrialContext, name: str, split: str, order: int) -> None:
     record = folder.trial(name)
     log = folder.artifacts(name) / "log.txt"
     write_line(log, f"{name} begins on {split}: config {record.key}, attempt {record.attempt}")
-    executor = LoggingExecutor(context.executor, log, folder, name)
+    executor = LoggingExecutor(context.executor, log, folder, name, commands_read)
     outcome, details = "complete", ""
     try:
         record = _run(context, record, split, executor, order)
@@ -104,7 +101,7 @@ def run_job(context: TrialContext, name: str, split: str, order: int) -> None:
     except Collapsed as collapse:
         outcome = f"collapsed, {collapse}"
         record = ended_early(_with_worker_time(record, executor), split, "collapsed", str(collapse))
-        record = replace(record, drift=collapse.drift, constraints=_gate_violation(context, collapse.drift))
+        record = replace(record, drift=collapse.drift, constraints=gate_violation(context.gate, collapse.drift))
     except Exception as error:
         failure = TaskFailed.of(error)
         outcome, details = failure.reason, failure.details
@@ -130,7 +127,8 @@ def _run(context: TrialContext, record: TrialRecord, split: str, executor: Execu
         drift = max(dataset.drift for dataset in datasets)
         constraints = {}
         if record.kind == "trial":
-            constraints = violations(context, result) | _gate_violation(context, drift)
+            constraints = violations(context.constraints, result, _results_of_baselines(context))
+            constraints |= gate_violation(context.gate, drift)
         record = replace(record, values=values, constraints=constraints, drift=drift or None, state="complete")
     try:
         title = f"{record.name}, {split}: {record.config['method']}"
@@ -155,22 +153,13 @@ def ended_early(record: TrialRecord, split: str, state: State, reason: str, deta
     return replace(record, state=state, reason=reason, details=details, reason_split=split, finished=finished)
 
 
-def _gate_violation(context: TrialContext, drift: float) -> dict[str, float]:
-    """Return by how much a drift exceeds the gate, as a constraint; without a gate there is none."""
-    if context.gate is None:
-        return {}
-    return {GATE: drift - context.gate}
-
-
-def violations(context: TrialContext, result: SplitResult) -> dict[str, float]:
-    """Return by how much each constraint is broken, by name; a constraint that holds has a value of at most 0."""
-    values = {}
+def _results_of_baselines(context: TrialContext) -> dict[str, SplitResult]:
+    """Return the results that constraints are relative to, by baseline."""
+    results = {}
     for constraint in context.constraints:
-        baseline = None
         if constraint.baseline is not None:
             record = context.folder.trial(baseline_name(constraint.baseline))
             if context.search_split not in record.results:
                 raise ValueError(f"constraint {constraint.name}: baseline {constraint.baseline} failed")
-            baseline = measured_value(record.results[context.search_split], constraint.metric)
-        values[constraint.name] = constraint.violation(measured_value(result, constraint.metric), baseline)
-    return values
+            results[constraint.baseline] = record.results[context.search_split]
+    return results

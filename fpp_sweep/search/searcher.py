@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import ray
 from ray import tune
@@ -21,21 +21,29 @@ from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
-from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.folder import SweepRecord
 from fpp_sweep.records.front import undominated
 from fpp_sweep.records.records import (
     ENDED,
     FINAL,
-    Command,
+    STOPPED_BY_STEER,
     TrialRecord,
     baseline_name,
     impossible_record,
     trial_name,
     waiting_record,
 )
-from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.search.finalists import FinalJobs, Job
 from fpp_sweep.search.job import TrialContext, ended_early
+from fpp_sweep.search.question import (
+    TAKEN_OVER,
+    asked_now,
+    is_taken_at_once,
+    reassess,
+    unanswered,
+    with_answer,
+    with_command,
+)
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
 from fpp_sweep.space.objectives import goals_of
@@ -57,11 +65,6 @@ class Progress:
     phase: str = "starting"
     total: int | None = None
     running: set[str] = field(default_factory=set)
-    finished: int = 0
-    failed: int = 0
-    stopped: int = 0
-    collapsed: int = 0
-    durations: list[float] = field(default_factory=list)  # seconds of each finished trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,13 @@ class ChangeListener(Protocol):
     """A part of the driver that reacts to the changes of trials."""
 
     def on_change(self, change: TrialChange) -> None: ...
+
+
+class NextQuestion(NamedTuple):
+    """A space that is asked once no job runs, as it needs other plans."""
+
+    space: Space
+    command: int  # index of the command of `steer` that asks it
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +128,7 @@ class SweepSearcher(Searcher):
     def __init__(
         self,
         space: Space,
-        folder: SweepFolder,
-        study: SweepStudy,
+        record: SweepRecord,
         *,
         plan: Plan,
         has_final_stage: bool = False,
@@ -130,12 +139,13 @@ class SweepSearcher(Searcher):
         super().__init__()
         self.progress = Progress()
         self.why_stopped: str | None = None
+        self.next_question: NextQuestion | None = None
         self._space = space
-        self._folder = folder
-        self.study = study
+        self._record = record
+        self._folder = record.folder
         self._plan = plan
         self._poller = poller
-        self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
+        self._began = time.monotonic() - record.info.spent  # earlier drivers' time counts, too
         self._last_recorded = time.monotonic()  # when the time spent was last recorded
         self._gpus = gpus_per_worker
         self._listeners = listeners
@@ -144,13 +154,24 @@ class SweepSearcher(Searcher):
         self._jobs_begun = 0
         self._lost_processes: Counter[Job] = Counter()
         self._retries: list[Job] = []
-        self._unfinished: list[int] = []  # trials that an earlier driver began
         self._baselines_to_run: list[str] = []
-        self._final_jobs = FinalJobs(space, folder, has_final_stage=has_final_stage)
+        self._final_jobs = FinalJobs(space, self._folder, has_final_stage=has_final_stage)
         self._failures_in_a_row = 0
         self._impossible_in_a_row = 0  # trials whose settings exclude each other
-        self._records = {record.name: record for record in folder.trials()}
-        self._update_total([])
+        self._begin_study(run_failed_again=True)
+
+    def _begin_study(self, *, run_failed_again: bool = False) -> None:
+        """Have all records answer the space, and build the study of those that it holds."""
+        records = reassess(self._folder, self._space, run_failed_again=run_failed_again)
+        self._records = {record.name: record for record in records}
+        self.study = SweepStudy(self._space, records)
+        running = {running.job.name for running in self._running.values()}
+        # trials that an earlier driver began
+        self._unfinished = [number for number in self.study.unfinished() if trial_name(number) not in running]
+        self.progress.total = self.search.trials
+        if self.search.sampler == "grid":  # it has no more trials than points
+            points = len(self._space.queue())
+            self.progress.total = min(self.search.trials or points, points)
 
     @property
     def search(self) -> Search:
@@ -158,22 +179,21 @@ class SweepSearcher(Searcher):
         return self._space.search
 
     def prepare_jobs(self) -> None:
-        """Find the jobs that earlier drivers have left, and write a record for each baseline that has to run."""
-        self._unfinished = self.study.unfinished()
+        """Write a record for each baseline that has to run."""
         for baseline, config in self._space.baselines().items():
             name = baseline_name(baseline)
+            new = waiting_record(name, "baseline", config, origin="baseline")
             record = self._records.get(name)
-            if record is None or record.state not in ("complete", "stopped"):
-                self._write(waiting_record(name, "baseline", config, origin="baseline"))
+            if record is None or record.state not in ("complete", "stopped") or record.key != new.key:
+                self._write(new)
                 self._baselines_to_run.append(name)
-        states = Counter(record.state for record in self._trials())
-        self.progress.finished = states["complete"]
-        self.progress.failed = states["failed"]
-        self.progress.stopped = states["stopped"]
-        self.progress.collapsed = states["collapsed"]
 
     def records(self) -> list[TrialRecord]:
         return list(self._records.values())
+
+    def ended(self) -> Counter[str]:
+        """Return the number of trials of the space in each state in which a trial has ended."""
+        return Counter(record.state for record in self._trials() if record.state in ENDED and not record.outside)
 
     def _trials(self) -> list[TrialRecord]:
         return [record for record in self._records.values() if record.kind == "trial"]
@@ -194,79 +214,60 @@ class SweepSearcher(Searcher):
 
     # ------------------------------------------------------------ commands of `steer`
 
-    def _apply_commands(self) -> None:
-        """Apply new budgets, and mark `stop` as applied where the trial is missing or has ended.
+    def _read_commands(self) -> None:
+        """Obey the commands that have no answer yet; each answer is recorded in one write with what it changes."""
+        info = self._record.info
+        for index, command in unanswered(self._folder.commands(), info.answers):
+            if self.next_question is not None:
+                return
+            if command.kind == "stop":
+                answer = self._stop(command.words[0])
+                if answer:
+                    self._record.update(answers=with_answer(self._record.info.answers, index, answer))
+                continue
+            try:
+                space = with_command(self._folder, self._space, command, info.plugins)
+            except InputError as error:
+                self._record.update(answers=with_answer(self._record.info.answers, index, f"refused: {error}"))
+                continue
+            if is_taken_at_once(self._space, space):
+                answers = with_answer(self._record.info.answers, index, TAKEN_OVER)
+                self._record.update(**asked_now(self._record.info, space), answers=answers)
+                self._ask(space)
+            else:
+                self.next_question = NextQuestion(space, index)
 
-        A running trial obeys `stop` in its own process, and `_queue_added_point` applies `add`.
-        """
-        commands = self._folder.commands()
-        waiting = [command for command in commands if command.applied is None]
-        if not waiting:
-            return
-        search_before, total_before = self.search, self.progress.total
-        self._set_budget(commands)
-        if self.search != search_before or self.progress.total != total_before:
-            self.why_stopped = None  # the search may go on
-            self._final_jobs.reset()
-        for command in waiting:
-            if command.kind == "budget":
-                self._record_applied(command)
-            elif command.kind == "stop":
-                record = self._records.get(command.values["trial"])
-                if record is None:
-                    self._record_applied(command, "no such trial")
-                elif record.state in ENDED:
-                    self._record_applied(command, record.state)
+    def _ask(self, space: Space) -> None:
+        """Take over a space, which may give the search more to do."""
+        self._space = space
+        self._final_jobs.reset(space)
+        self.why_stopped = None
+        self._begin_study()
 
-    def _set_budget(self, commands: Sequence[Command]) -> None:
-        """Take over the budget in force, and record the space with it."""
-        info = self._folder.info()
-        search = budget_in_force(info, self.search, commands)
-        if search != self.search:
-            self._space = replace(self._space, search=search)
-            space = {**info.space, "search": self._space.plain()["search"]}
-            self._folder.write_info(replace(info, space=space, initial_space=info.space_at_start))
-        self._update_total(commands)
-
-    def _record_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
-        self._folder.record_applied(command, outcome, number)
-        steered = [command.text for command in self._folder.commands()]
-        self._folder.write_info(replace(self._folder.info(), steered=steered))
-
-    def _queue_added_point(self) -> None:
-        """Make the oldest point that `steer` has added the next trial.
-
-        The command is recorded before the study has the trial, so that a killed driver loses no point.
-        """
-        number = self.study.count()
-        added = self.study.queue.added
-        if number in added:  # a driver was killed between the two
-            return
-        waiting = _waiting_points(self._folder.commands())
-        if waiting:
-            oldest = waiting[0]
-            self._record_applied(oldest, trial_name(number), number)
-            added[number] = dict(oldest.values)
-            self._final_jobs.reset()  # the trial may become a finalist
-
-    def _has_added_point(self) -> bool:
-        """Return True if `steer` has added a point that no trial has tried."""
-        if _waiting_points(self._folder.commands()):
-            return True
-        return self.study.count() in self.study.queue.added  # a driver was killed after it recorded the command
-
-    def _update_total(self, commands: Sequence[Command]) -> None:
-        """Take over the number of trials from the budget; a grid has no more trials than points."""
-        self.progress.total = self.search.trials
-        if self.search.sampler == "grid":
-            points = len(self.study.queue) + len(_waiting_points(commands))
-            self.progress.total = min(self.search.trials or points, points)
+    def _stop(self, name: str) -> str:
+        """Stop a trial that waits; a running one obeys in its own process."""
+        record = self._records.get(name)
+        if record is None:
+            return "no such trial"
+        if record.state in ENDED:
+            return record.state
+        if name in {running.job.name for running in self._running.values()}:
+            return ""
+        self._retries = [job for job in self._retries if job.name != name]
+        if name in self._baselines_to_run:
+            self._baselines_to_run.remove(name)
+        if record.number in self._unfinished:
+            self._unfinished.remove(record.number)
+        record = ended_early(record, self.search.split, "stopped", STOPPED_BY_STEER)
+        self._write(record)
+        self._end(record, self.search.split)
+        return "stopped"
 
     def _record_spent(self) -> None:
         """Record the time that all drivers have spent, from time to time: a driver that is killed cannot record it."""
         now = time.monotonic()
         if now - self._last_recorded >= RECORD_SECONDS:
-            self._folder.write_info(replace(self._folder.info(), spent=now - self._began))
+            self._record.update(spent=now - self._began)
             self._last_recorded = now
 
     # ------------------------------------------------------------ calls of Tune
@@ -276,17 +277,20 @@ class SweepSearcher(Searcher):
 
     @aborting_tune()
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
-        self._apply_commands()
+        self._read_commands()
         self._record_spent()
         if len(self._running) >= self._max_running() or self._must_wait_for_start():
             return None
-        job = self._next()
+        job = None
+        if self.next_question is None:
+            job = self._next()
         if job is None:
             if self._running:
                 return None
             return str(Searcher.FINISHED)
         self._begin(job, trial_id)
-        return {"name": job.name, "split": job.split, "order": self._jobs_begun}
+        commands_read = len(self._folder.commands())
+        return {"name": job.name, "split": job.split, "order": self._jobs_begun, "commands_read": commands_read}
 
     def _begin(self, job: Job, trial_id: str) -> None:
         """Note that Tune's trial begins a job; on the searched split the record says so, too."""
@@ -322,9 +326,16 @@ class SweepSearcher(Searcher):
             record = ended_early(record, split, "failed", f"the trial's process died {attempts} times")
             self._folder.write_trial(record)
         self._records[name] = record
-        if split == self.search.split and record.kind == "trial":
-            self.study.tell(record)
-            self._count_ended(record)
+        self._end(record, split)
+
+    def _end(self, record: TrialRecord, split: str) -> None:
+        """Tell the study and the listeners that a trial has ended on a split."""
+        if split == self.search.split:
+            if record.kind == "trial":
+                self.study.tell(record)
+                self._failures_in_a_row = self._failures_in_a_row + 1 if record.state == "failed" else 0
+            elif any(constraint.baseline == record.label for constraint in self._space.constraints):
+                self._begin_study()  # trials of an earlier question are measured against the baseline now
         self._announce(record, split, has_ended=True)
 
     def _has_lost_process(self, record: TrialRecord, split: str, *, error: bool) -> bool:
@@ -399,7 +410,7 @@ class SweepSearcher(Searcher):
     def _may_begin_trial(self) -> bool:
         """Return True until the search stops; record why it stops.
 
-        Trials that an earlier driver began, and points that `steer` has added, run after the search has stopped, too.
+        Trials that an earlier driver began run after the search has stopped, too.
         """
         if self.why_stopped is None:
             self.why_stopped = self._reason_to_stop()
@@ -407,14 +418,14 @@ class SweepSearcher(Searcher):
             return True
         if self._poller.status.fatal is not None:
             return False
-        return bool(self._unfinished) or self._has_added_point()
+        return bool(self._unfinished)
 
     def _reason_to_stop(self) -> str | None:
         """Return why no further trial begins: no worker can work, a used-up budget, or failures in a row."""
         if self._poller.status.fatal:
             return self._poller.status.fatal
         search = self.search
-        begun = self.study.count() - len(self._unfinished)
+        begun = self.study.count() - self.study.n_outside - len(self._unfinished)
         if self.progress.total is not None and begun >= self.progress.total:
             return f"all {self.progress.total} trials"
         if search.wall_clock is not None and time.monotonic() - self._began >= search.wall_clock:
@@ -444,7 +455,6 @@ class SweepSearcher(Searcher):
                 return self._records[trial_name(number)]
             suggestion = self.study.ask_again(number)
         else:
-            self._queue_added_point()
             suggestion = self.study.ask()
         name = trial_name(suggestion.number)
         fields: dict[str, Any] = {
@@ -468,7 +478,6 @@ class SweepSearcher(Searcher):
         self._write(record)
         self.study.tell(record)
         self._impossible_in_a_row += 1
-        self.progress.failed += 1
         self._announce(record, self.search.split, has_ended=True)
         return record
 
@@ -492,33 +501,9 @@ class SweepSearcher(Searcher):
                 feasible.append(record)
         return undominated(feasible, goals_of(self._space.objectives))
 
-    def _count_ended(self, record: TrialRecord) -> None:
-        if record.state == "complete":
-            self.progress.finished += 1
-            self._failures_in_a_row = 0
-            self.progress.durations.append((record.finished or 0) - record.started)
-        elif record.state == "stopped":
-            self.progress.stopped += 1
-            self._failures_in_a_row = 0
-        elif record.state == "collapsed":
-            self.progress.collapsed += 1
-            self._failures_in_a_row = 0
-        else:
-            self.progress.failed += 1
-            self._failures_in_a_row += 1
-
     def _write(self, record: TrialRecord) -> None:
         self._folder.write_trial(record)
         self._records[record.name] = record
-
-
-def _waiting_points(commands: Sequence[Command]) -> list[Command]:
-    """Return the commands that add a point and have not been applied, the oldest first."""
-    waiting = []
-    for command in commands:
-        if command.kind == "add" and command.applied is None:
-            waiting.append(command)
-    return waiting
 
 
 class MetricsDropper(tune.Callback):

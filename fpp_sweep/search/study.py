@@ -1,15 +1,18 @@
 """The Optuna study of a sweep, which suggests the settings of the next trial.
 
-The study lives in the driver's memory, and is built anew from the trial records whenever a driver starts. Trial n is
-the n-th of the space's queue (points, published settings, a grid) or sampled, with random streams named after the
-sweep's seed, n and the parameter. So at one trial at a time a sweep that was killed and resumed, between two parameters
-even, tries the same settings as an undisturbed one.
+The study lives in the driver's memory, and is built anew from the trial records whenever a driver starts or a space is
+asked. A new trial is the first of the space's queue (points, published settings, a grid) that no trial has tried, or
+sampled, with random streams named after the sweep's seed, its number and the parameter. So at one trial at a time a
+sweep that was killed and resumed, between two parameters even, tries the same settings as an undisturbed one. Records
+that the space does not hold keep their number in the study, without settings.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +27,6 @@ from optuna.study import StudyDirection
 from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_trial
 
 from fpp_sweep.records.records import TrialRecord, trial_name
-from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, naming_plugin, require_possible
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
@@ -53,13 +55,36 @@ class Suggestion(NamedTuple):
 class SweepStudy:
     """The study of a sweep, with the trials on record and the suggestions since then."""
 
-    def __init__(self, space: Space, queue: Queue | None = None, records: Iterable[TrialRecord] = ()) -> None:
-        self.queue = queue or Queue(space.queue())
+    def __init__(self, space: Space, records: Iterable[TrialRecord] = ()) -> None:
         self._space = space
         self._params = space.searched()
+        by_number = {record.number or 0: record for record in records if record.kind == "trial"}
+        self._pending = deque(_untried_points(space, by_number.values()))
+        self._points: dict[int, QueuedPoint] = {}  # by number of the trials that begin or are asked again
         self._study = _new_study(space.objectives)
-        self._study.add_trials(_recorded_trials(records, space, self.queue))
         self._suggested: dict[int, Trial] = {}
+        self.n_outside = 0  # trials that the space does not hold
+        for number in range(max(by_number, default=-1) + 1):
+            self._study.add_trial(self._recorded_trial(number, by_number.get(number)))
+
+    def _recorded_trial(self, number: int, record: TrialRecord | None) -> FrozenTrial:
+        """Return a record as a trial of the study; a trial that has lost its record has no settings, to be asked again.
+
+        Settings of such a trial that the queue has are fixed, as `enqueue_trial` fixes them.
+        """
+        if record is None:
+            point = self._next_point(number)
+            return create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": point.values})
+        if record.outside:
+            self.n_outside += 1
+            return create_trial(state=TrialState.FAIL, user_attrs={NAME_ATTRIBUTE: record.name})
+        return trial_of_record(record, self._space)
+
+    def _next_point(self, number: int) -> QueuedPoint:
+        """Return the point that a trial tries, which has no values if all are sampled."""
+        point = self._pending.popleft() if self._pending else QueuedPoint("sampled", {})
+        self._points[number] = point
+        return point
 
     def count(self) -> int:
         """Return the number of trials, which is also the number of the next trial."""
@@ -74,8 +99,8 @@ class SweepStudy:
 
     def ask(self) -> Suggestion:
         """Begin the next trial."""
-        point = self.queue.at(self.count())
-        if point is not None:
+        point = self._next_point(self.count())
+        if point.values:
             self._study.enqueue_trial(point.values)
         return self._suggest(self._study.ask())
 
@@ -118,7 +143,7 @@ class SweepStudy:
 
     def _suggest(self, trial: Trial) -> Suggestion:
         number = trial.number
-        point = self.queue.at(number) or QueuedPoint("sampled", {})
+        point = self._points[number]
         with naming_plugin(self._space.search.sampler):
             self._study.sampler = build_sampler(self._space.search, str(number))
             _ = trial.relative_params  # sampled now, even if a point sets all: NSGA-II then counts it as a parent
@@ -152,26 +177,17 @@ def _new_study(objectives: Sequence[Objective]) -> Study:
 # ------------------------------------------------------------ from records to trials
 
 
-def _recorded_trials(records: Iterable[TrialRecord], space: Space, queue: Queue) -> list[FrozenTrial]:
-    """Return the study's trials by number; a trial that has lost its record is one without settings, to be asked again.
-
-    Settings of such a trial that the queue has are fixed, as `enqueue_trial` fixes them.
-    """
-    by_number = {}
-    for record in records:
-        if record.kind == "trial":
-            by_number[record.number or 0] = record
-    trials = []
-    for number in range(max(by_number, default=-1) + 1):
-        if number in by_number:
-            trials.append(trial_of_record(by_number[number], space))
-            continue
-        fixed: Mapping[str, Any] = {}
-        point = queue.at(number)
-        if point is not None:
-            fixed = point.values
-        trials.append(create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": fixed}))
-    return trials
+def _untried_points(space: Space, records: Iterable[TrialRecord]) -> Iterator[QueuedPoint]:
+    """Yield the points of a space that none of the records has tried."""
+    tried = [record for record in records if not record.outside]
+    tried_values = {json.dumps(record.params, sort_keys=True) for record in tried}
+    searched = space.searched()
+    for point in space.queue():
+        if not point.is_partial(searched):
+            if json.dumps(point.values, sort_keys=True) not in tried_values:
+                yield point
+        elif not any(record.origin == point.origin and record.has_values(point.values) for record in tried):
+            yield point
 
 
 def trial_of_record(record: TrialRecord, space: Space) -> FrozenTrial:

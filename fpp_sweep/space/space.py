@@ -26,44 +26,16 @@ from fpp_sweep.space.published import baseline_configs, preset_for, published_po
 from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.work import EMBEDDED_GATE, Sampler, Search, Work
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import METHOD_AND_START, PRESETS, TrialConfig, dotted, preset, relevant
+from fpp_sweep.spec.config import METHOD_AND_START, PRESETS, TrialConfig, preset, relevant
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.spec.validation import at_key, check_fields, keys, known_name, require, set_field, value_text
+from fpp_sweep.spec.validation import at_key, check_fields, keys, known_name, require, set_field
 
 MIN_MAPPED_IMAGES = 50  # images that the fit of a post-hoc map, or of conformal sets, needs
 DEFAULT_TRIALS = 16  # if no budget is given
 DEFAULT_SAMPLER: Sampler = "auto"
 
 NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "notify")  # keys of `search`
-
-# keys that may differ, with all below them, when a sweep is resumed: they decide no result
-CHANGEABLE_ON_RESUME = {
-    "name",
-    "question",
-    "search.trials",
-    "search.wall_clock",
-    "search.concurrency",
-    "search.gpu_hours",
-    "search.max_failures",
-    "search.notify",
-    "search.finalists",
-    "search.margin",
-    "search.floor",
-    "work.data_root",
-    "work.shards",
-    "work.device",
-    "work.workers",
-    "work.gpus_per_worker",
-    "work.cpus_per_worker",
-    "work.threads",
-    "work.loaders",
-    "work.cache",
-    "work.reuse_results",
-    "work.attempts",
-    "work.task_timeout",
-    "work.baselines",
-    "work.tracking_uri",
-}
 
 
 def _preset_names() -> list[str]:
@@ -80,7 +52,7 @@ PresetName = Annotated[str, BeforeValidator(_check_preset), WithJsonSchema({"enu
 class QueuedPoint(NamedTuple):
     """A point that is tried instead of a sampled one."""
 
-    origin: str  # point, code, paper, grid, or added (by `steer`)
+    origin: str  # point, code, paper or grid
     values: dict[str, Any]
 
     def is_partial(self, searched: Iterable[Param]) -> bool:
@@ -383,6 +355,21 @@ class Space:
             points.setdefault(self.resolve(point.values), point)
         return points
 
+    def point_of(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the values of the searched settings in a trial's settings; None if no trial of the space has these."""
+        point: dict[str, Any] = {}
+        for param in self.searched():
+            if param.exists(point):
+                value = settings.get(param.key)
+                if param.problem(value) is not None:
+                    return None
+                point[param.key] = value
+        try:
+            expressed = self.resolve(point).flat()
+        except InputError:  # a trial that failed because its settings exclude each other
+            expressed = self.settings_of(point)
+        return point if expressed == settings else None
+
     def notes(self) -> list[str]:
         """Return lines on settings that have no effect, and on published points that the space does not hold."""
         lines = []
@@ -465,32 +452,6 @@ class Space:
         plain: dict[str, Any] = json.loads(json.dumps(document))
         return plain
 
-    def difference(self, other: Space) -> list[str]:
-        """Return a line for each key that differs in another space and decides results.
-
-        Budgets and machines decide none. Wider ranges and additional points add results to those that there are.
-        """
-        ours = dict(dotted(self.plain()))
-        theirs = dict(dotted(other.plain()))
-        extended = self._extended_keys(other)
-        lines = []
-        for key in dict.fromkeys([*ours, *theirs]):
-            is_ignored = key in extended or _is_changeable(key)
-            if not is_ignored and ours.get(key) != theirs.get(key):
-                lines.append(f"{key}: {value_text(ours.get(key))} -> {value_text(theirs.get(key))}")
-        return lines
-
-    def _extended_keys(self, other: Space) -> set[str]:
-        """Return the keys that another space only extends: points, and both ends of ranges."""
-        extended = set()
-        if all(point in other.points for point in self.points):
-            extended.add("points")
-        for new in other.params:
-            for old in self.params:
-                if old.key == new.key and _is_wider(old, new):
-                    extended |= {f"params.{new.key}.low", f"params.{new.key}.high"}
-        return extended
-
 
 # fields that the space checks itself
 SPACE_PARTS = tuple(name for name in keys(Space) if name not in ("name", "question", "preset"))
@@ -520,18 +481,6 @@ def _values_of_trials(key: str, searched: Iterable[Param], start: TrialConfig) -
                 values.append(base_value)
             return values
     return [base_value]
-
-
-def _is_changeable(key: str) -> bool:
-    """Return True if a key, or a mapping that it is part of, may differ when a sweep is resumed."""
-    return any(f"{key}.".startswith(f"{changeable}.") for changeable in CHANGEABLE_ON_RESUME)
-
-
-def _is_wider(old: Param, new: Param) -> bool:
-    """Return True if a range holds both ends of an older one."""
-    if old.choices or new.choices:
-        return False
-    return all(new.problem(end) is None for end in old.bounds)
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

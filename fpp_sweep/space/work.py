@@ -30,7 +30,6 @@ from fpp_sweep.spec.validation import (
 
 PUBLISHED = ("paper", "code")  # publishers of settings of FPP; each is a baseline, and a point that is tried first
 BASELINES = (*catalogue.COMPARED, *catalogue.PUBLISHED)
-STEERED = ("trials", "wall_clock", "concurrency")  # settings of a search that may change while it runs
 DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial gets no mark
 EMBEDDED_GATE = 0.4  # `search.gate` of the embedded model (studies/gate.md)
 MIN_SHARE = 0.01  # smallest share of a CPU or GPU; a machine's cores are hundreds of these

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fpp_sweep.records.front import metric_of
-from fpp_sweep.records.records import ADDED, TrialRecord
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.texts import format_metric, format_values
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import escaped
@@ -43,7 +43,7 @@ class Display:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._screen = Screen(stream, interactive)
-        self._objectives = objectives
+        self.objectives = objectives
         self._clock = clock
         self._lock = threading.RLock()
         self._status: Status | None = None
@@ -66,20 +66,18 @@ class Display:
         return phase != status.phase or now - drawn >= interval
 
     def on_change(self, change: TrialChange) -> None:
-        """Write a line for a trial that has ended on a split, and for one that begins because `steer` added it."""
+        """Write a line for a trial that has ended on a split."""
         if not change.has_ended:
-            if change.on_search_split and change.record.origin == ADDED:
-                self.event(f"{change.record.name_and_origin}  begins")
             return
         if not change.on_search_split:
-            self.event(split_line(change.record, change.split, self._objectives))
+            self.event(split_line(change.record, change.split, self.objectives))
             return
         style = ""
         if change.record.state == "failed":
             style = "red"
         elif change.joins_front:
             style = "green"
-        self.event(trial_line(change.record, self._objectives, on_front=change.joins_front), style)
+        self.event(trial_line(change.record, self.objectives, on_front=change.joins_front), style)
 
     def event(self, line: str, style: str = "") -> None:
         """Write a line that stays."""
@@ -94,9 +92,9 @@ class Display:
 
     def _draw(self, status: Status, *, last: bool = False) -> None:
         if not self._screen.terminal:
-            self._screen.draw([status_line(status, self._objectives)])
+            self._screen.draw([status_line(status, self.objectives)])
             return
-        lines = list(status_block(status, self._objectives, self._screen.columns()))
+        lines = list(status_block(status, self.objectives, self._screen.columns()))
         if last:
             self._screen.draw(lines, [])
         else:
@@ -114,8 +112,10 @@ def status_line(status: Status, objectives: Sequence[Objective]) -> str:
 def status_block(status: Status, objectives: Sequence[Objective], columns: int) -> Iterator[RenderableType]:
     """Yield the lines of the status, for a terminal; the first has a bar if the total is known and there is room."""
     cells: list[RenderableType] = [Text(f"{escaped(status.phase):<9}", "bold")]
-    if status.total and columns >= MIN_COLUMNS_FOR_BAR:
-        bar = ProgressBar(status.total, status.ended, BAR_WIDTH, complete_style="green", finished_style="green")
+    if status.whole.total and columns >= MIN_COLUMNS_FOR_BAR:
+        bar = ProgressBar(
+            status.whole.total, status.whole.done, BAR_WIDTH, complete_style="green", finished_style="green"
+        )
         cells.append(bar)
     cells.append(Text(_counts(status), no_wrap=True))
     first_line = Table.grid(padding=(0, 1, 0, 0))
@@ -129,16 +129,13 @@ def status_block(status: Status, objectives: Sequence[Objective], columns: int) 
 
 
 def _counts(status: Status) -> str:
-    ended = plural(status.ended, "trial")
+    ended = plural(status.n_ended, "trial")
     if status.total is not None:
-        ended = f"{status.ended}/{plural(status.total, 'trial')}"
+        ended = f"{status.n_ended}/{plural(status.total, 'trial')}"
     counts = [ended]
-    if status.failed:
-        counts.append(f"{status.failed} failed")
-    if status.stopped:
-        counts.append(f"{status.stopped} stopped")
-    if status.collapsed:
-        counts.append(f"{status.collapsed} collapsed")
+    for state in ("failed", "stopped", "collapsed"):
+        if status.ended.get(state):
+            counts.append(f"{status.ended[state]} {state}")
     return ", ".join([*counts, f"{status.running} running"])
 
 
@@ -146,8 +143,8 @@ def _rates(status: Status) -> list[str]:
     rates = [plural(status.workers, "worker")]
     if status.images_per_second is not None:
         rates = [f"{status.images_per_second:.3g} images/s on {rates[0]}"]
-    if status.seconds_left is not None:
-        rates.append(f"{duration(status.seconds_left)} of search left")
+    if status.whole.text:
+        rates.append(status.whole.text)
     return rates
 
 
@@ -191,7 +188,7 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front
     """Return the outcome of a trial on the search split, on one line."""
     if record.state != "complete" or record.values is None:
         return escaped(f"{record.name}  {record.state}: {record.reason or 'no reason on record'}")
-    parts = [record.name_and_origin, format_values(objectives, record.values)]
+    parts = [record.name, format_values(objectives, record.values)]
     if record.duration is not None:
         parts.append(duration(record.duration))
     if record.broken:

@@ -11,20 +11,19 @@ import signal
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from tempfile import TemporaryDirectory
 
-from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.folder import SweepRecord
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.display import Display
 from fpp_sweep.sweep.live_status import live_status
 from fpp_sweep.sweep.notify import notify
-from fpp_sweep.sweep.opening import OpenedSweep
+from fpp_sweep.sweep.opening import OpenedSweep, reopen
 from fpp_sweep.sweep.recording import EndState, SweepRecorder, end_state
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.sweep.resume_command import print_next_command, resume_in_new_process
-from fpp_sweep.sweep.searching import new_searcher, run_search
+from fpp_sweep.sweep.searching import context_of, new_searcher, run_jobs
 from fpp_sweep.tracking.delivery import DeliveryThread, print_later_delivery
 from fpp_sweep.workers.ray_session import end_services
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
@@ -38,16 +37,22 @@ HURRIED_DELIVERY_TIMEOUT = 3.0  # after a second interrupt
 class SweepDriver:
     """A running sweep: the searcher, and everything that reports on it."""
 
-    def __init__(self, space: Space, folder: SweepFolder, opened: OpenedSweep, options: Options, uri: str) -> None:
-        self.space, self.folder, self.opened, self.options, self.uri = space, folder, opened, options, uri
+    def __init__(self, space: Space, record: SweepRecord, opened: OpenedSweep, options: Options) -> None:
+        self.options, self.record, self.folder, self.uri = options, record, record.folder, record.info.tracking_uri
         self.delivery_timeout = DELIVERY_TIMEOUT
-        self.recorder = SweepRecorder(folder, folder.info())
+        self.recorder = SweepRecorder(record)
         self.display = Display(sys.stderr, objectives=space.objectives)
-        self.mlflow = DeliveryThread(folder, uri, on_error=self.display.event)
-        self.reporter = Reporter(folder, self.mlflow)
-        self.poller = StatusPoller(opened.pool, on_status=self._show_status, on_stuck=self._leave)
+        self.mlflow = DeliveryThread(self.folder, self.uri, on_error=self.display.event)
+        self.reporter = Reporter(self.folder, self.mlflow)
+        self.poller = StatusPoller(opened.workers.pool, on_status=self._show_status, on_stuck=self._leave)
+        self._take_over(space, opened)
+
+    def _take_over(self, space: Space, opened: OpenedSweep) -> None:
+        """Direct the workers by a space from now on."""
+        self.space, self.opened = space, opened
+        self.display.objectives = space.objectives
         listeners = (self.reporter, self.recorder, self.display)
-        self.searcher = new_searcher(space, folder, opened, self.poller, listeners)
+        self.searcher = new_searcher(space, self.record, opened, self.poller, listeners)
 
     def run(self) -> None:
         """Search to the end, or until an interrupt or an error; record the end, report and deliver in any case."""
@@ -65,18 +70,28 @@ class SweepDriver:
 
     def search(self) -> None:
         """Run all trials, and record why the search ended."""
-        self.searcher.prepare_jobs()
         self.mlflow.start()
         self.reporter.start()
         self.poller.start()
-        with TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as tune_folder:
-            run_search(self.searcher, self.space, self.folder, self.opened, self.options, tune_folder)
-        self.recorder.record_outcome(self.searcher)
+        self._run_jobs()
+        while self.searcher.next_question is not None:
+            space, command = self.searcher.next_question
+            opened = reopen(self.record, space, command, self.opened.workers)
+            if opened is None:
+                space, opened = self.space, self.opened
+            self._take_over(space, opened)
+            self._run_jobs()
+        self.record.update(end_reason=self.searcher.why_stopped or "")
+
+    def _run_jobs(self) -> None:
+        """Run all jobs of the space that is asked now."""
+        self.recorder.record_reference(self.searcher.records())
+        run_jobs(self.searcher, context_of(self.folder, self.space, self.opened, self.options.plugins))
 
     # ------------------------------------------------------------ called by the poller
 
     def _show_status(self, scheduler: SchedulerStatus) -> None:
-        info = replace(self.folder.info(), spent=self.recorder.spent_before)
+        info = replace(self.record.info, spent=self.recorder.spent_before)
         self.display.update(live_status(self.searcher, scheduler, info, seconds=self.recorder.seconds()))
 
     # ------------------------------------------------------------ the end

@@ -31,7 +31,7 @@ def reserved_folder(space: Space, options: Options) -> Iterator[SweepFolder]:
     finally:
         with suppress(OSError):  # a folder that is not empty stays
             for path in (folder.path, *folder.path.parents):
-                if not path.exists():  # `undo_if_refused` has removed it
+                if not path.exists():  # a sweep that was refused is removed
                     continue
                 if path.samefile(existing):
                     break

@@ -10,13 +10,13 @@ from dataclasses import replace
 from functools import partial
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.search.question import asked_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import command_line, printable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import reserved_folder
 from fpp_sweep.sweep.heading import print_heading
-from fpp_sweep.sweep.resume import announced_space
 from fpp_sweep.sweep.resume_command import print_next_command
 from fpp_sweep.sweep.trial_view import print_trial
 
@@ -57,8 +57,8 @@ def launch(
         options = replace(options, root=folder.path.parent, name=folder.path.name)
         try:
             announce(space, options, folder)
-            run_sweep = run_in_process if in_process else run_on_ray
-            sweep = run_sweep(space, options)
+            run = run_in_process if in_process else run_on_ray
+            sweep = run(space, options, folder)
         except MachineError as error:  # no summary is printed: the disk may be what failed
             print(f"error: {printable(error)}", file=sys.stderr)
             print_next_command(folder, command, words, "stopped")
@@ -75,7 +75,8 @@ def launch(
 
 def announce(space: Space, options: Options, folder: SweepFolder) -> None:
     """Announce the sweep on stderr; raise InputError if it cannot begin or resume."""
-    space = announced_space(space, options, folder)
+    if options.resume:
+        space, _ = asked_space(folder, space, options.plugin_digests())
     print_heading(folder, space.plain(), space.objectives, space.search.split)
 
 
@@ -95,16 +96,16 @@ def check_before_launch(space: Space, options: Options, *, in_process: bool) -> 
         preflight.check_before_ray_start(space, options)
 
 
-def run_on_ray(space: Space, options: Options) -> Sweep:
-    from fpp_sweep.sweep.run import run_sweep  # loads Ray and numpy, after the sweep is announced
+def run_on_ray(space: Space, options: Options, folder: SweepFolder) -> Sweep:
+    from fpp_sweep.sweep.run import run_checked  # loads Ray and numpy, after the sweep is announced
 
-    return run_sweep(space, options)
+    return run_checked(space, options, folder)
 
 
-def run_in_process(space: Space, options: Options) -> Sweep:
-    from fpp_sweep.sweep.local_run import run_locally  # loads numpy, after the sweep is announced
+def run_in_process(space: Space, options: Options, folder: SweepFolder) -> Sweep:
+    from fpp_sweep.sweep.local_run import run_checked_locally  # loads numpy, after the sweep is announced
 
-    return run_locally(space, options, on_trial=partial(print_trial, space.objectives))
+    return run_checked_locally(space, options, folder, partial(print_trial, space.objectives))
 
 
 def print_summary(folder: SweepFolder, *, export: bool = False, mlflow_links: Sequence[str] = ()) -> None:

@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING
 
 from fpp_sweep.records.front import Front, front_of, values_of
 from fpp_sweep.records.pareto import hypervolume
+from fpp_sweep.records.progress import SweepProgress, progress_of
 from fpp_sweep.records.records import SweepInfo
-from fpp_sweep.records.time_left import search_seconds_left
-from fpp_sweep.space.work import Search
 
 if TYPE_CHECKING:
-    from fpp_sweep.search.searcher import Progress, SweepSearcher  # loads Ray
+    from fpp_sweep.search.searcher import SweepSearcher  # loads Ray
     from fpp_sweep.workers.status import SchedulerStatus
-
-
-SEARCH_PHASES = ("starting", "baselines", "search")  # the final stage and test come later and have no estimate
 
 
 @dataclass(frozen=True)
@@ -25,25 +21,22 @@ class Status:
     """Progress, rates, front and troubles of a running sweep."""
 
     phase: str  # baselines, search, test, ...
-    finished: int  # trials that are complete
-    failed: int
+    ended: Mapping[str, int]  # number of trials by state
     running: int
     total: int | None  # trials; None: as many as the time allows
     images_per_second: float | None
     front_size: int
     best: Sequence[float]  # the front's best value in each objective; empty without a member above the floor
     hypervolume: float | None
-    seconds_left: float | None  # until the search ends
+    whole: SweepProgress  # with the stages after the search
     workers: int
     note: str  # empty if there is none
-    stopped: int = 0
-    collapsed: int = 0
     baselines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # values, by name
     doing: Sequence[str] = ()  # long tasks of the workers
 
     @property
-    def ended(self) -> int:
-        return self.finished + self.failed + self.stopped + self.collapsed
+    def n_ended(self) -> int:
+        return sum(self.ended.values())
 
 
 def live_status(searcher: SweepSearcher, scheduler: SchedulerStatus, info: SweepInfo, *, seconds: float) -> Status:
@@ -57,19 +50,16 @@ def live_status(searcher: SweepSearcher, scheduler: SchedulerStatus, info: Sweep
         images_per_second = scheduler.counts.images / seconds
     return Status(
         phase=progress.phase,
-        finished=progress.finished,
-        failed=progress.failed,
+        ended=searcher.ended(),
         running=len(progress.running),
         total=progress.total,
         images_per_second=images_per_second,
         front_size=len(front.members),
         best=_best_values(front),
         hypervolume=_hypervolume(front),
-        seconds_left=seconds_left(progress, searcher.search, spent=info.spent + seconds),
+        whole=progress_of(info, searcher.records(), info.spent + seconds),
         workers=scheduler.workers,
         note="; ".join(notes),
-        stopped=progress.stopped,
-        collapsed=progress.collapsed,
         baselines=baselines,
         doing=scheduler.doing,
     )
@@ -91,22 +81,3 @@ def _hypervolume(front: Front) -> float | None:
     if front.reference is None or not front.members:
         return None
     return hypervolume([values_of(member) for member in front.members], front.goals, front.reference)
-
-
-def seconds_left(progress: Progress, search: Search, *, spent: float) -> float | None:
-    """Return the time of search that the budget and the remaining trials leave; None if neither is known, or after it.
-
-    `spent` are the seconds that all drivers have worked on the sweep.
-    """
-    if progress.phase not in SEARCH_PHASES:
-        return None
-    budget_left = None
-    if search.wall_clock is not None:
-        budget_left = search.wall_clock - spent
-    trials_left = None
-    if progress.total is not None:
-        ended = progress.finished + progress.failed + progress.stopped + progress.collapsed
-        trials_left = progress.total - ended
-    return search_seconds_left(
-        trials_left=trials_left, running=len(progress.running), durations=progress.durations, budget_left=budget_left
-    )

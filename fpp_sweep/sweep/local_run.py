@@ -14,15 +14,15 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import ENDED, TrialRecord, trial_name, waiting_record
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.search.job import TrialContext, run_job
+from fpp_sweep.search.question import reassess
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.preflight import check_before_local_start
-from fpp_sweep.sweep.recording import SweepRecorder, recording_end
-from fpp_sweep.sweep.resume import undo_if_refused
-from fpp_sweep.sweep.start import begin, local_start
+from fpp_sweep.sweep.recording import SweepRecorder, errors_for_command, recording_end
+from fpp_sweep.sweep.start import Start, begin, removing_refused, start_of
 from fpp_sweep.tracking.delivery import deliver_or_explain
 
 TrialCallback = Callable[[SweepFolder, TrialRecord], None]
@@ -39,17 +39,22 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
     ['trial-0000', 'trial-0001', 'trial-0002']
     """
     options = options or Options()
-    set_thread_defaults()
     check_before_local_start(space, options)
-    folder = sweep_folder(space, options)
-    with folder.locked(), terminable():
-        start = local_start(space, options, folder)
-        recorder = SweepRecorder(folder, start.info)
-        with undo_if_refused(folder, start.info_before) as accept, recording_end(recorder):
-            begin(folder, start)
-            context = _open_context(space, folder, options)
-            accept()
-            _run_trials(context, space, on_trial)
+    return run_checked_locally(space, options, sweep_folder(space, options), on_trial)
+
+
+def run_checked_locally(
+    space: Space, options: Options, folder: SweepFolder, on_trial: TrialCallback | None = None
+) -> Sweep:
+    """Run or resume in a folder, as `run_locally` does, after the checks that need no worker."""
+    set_thread_defaults()
+    with folder.locked(), terminable(), errors_for_command(folder):
+        start = start_of(space, options, folder, in_process=True)
+        with removing_refused(start):
+            begin(start)
+            context = _open_context(start, options)
+        with recording_end(SweepRecorder(start.record)):
+            _run_trials(context, start.space, on_trial)
         statistics = write_report(folder, pages=True)
         links: Sequence[str] = ()
         if start.tracking_uri:
@@ -57,18 +62,18 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
     return Sweep(folder, tuple(links))
 
 
-def _open_context(space: Space, folder: SweepFolder, options: Options) -> TrialContext:
+def _open_context(start: Start, options: Options) -> TrialContext:
     """Return what all trials of a run in this process have in common."""
     from fpp_sweep.sweep.local_worker import open_locally  # loads torch, after all names were checked
 
-    plan, executor = open_locally(space, folder, options.plugins)
+    plan, executor = open_locally(start, options.plugins)
     return TrialContext(
-        folder=folder,
+        folder=start.record.folder,
         executor=executor,
         plan=plan,
-        objectives=space.objectives,
-        constraints=space.constraints,
-        search_split=space.search.split,
+        objectives=start.space.objectives,
+        constraints=start.space.constraints,
+        search_split=start.space.search.split,
         plugins=options.plugins,
     )
 
@@ -79,7 +84,7 @@ def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | N
     failures = 0  # in a row
     for order, name in enumerate(_write_listed_trials(space, context.folder)):
         record = context.folder.trial(name)
-        if record.state in ENDED and not record.can_run_again:
+        if record.state in ENDED:
             continue
         if search.max_failures is not None and failures >= search.max_failures:
             note(f"{plural(failures, 'trial')} in a row failed; the others are not begun")
@@ -101,12 +106,15 @@ def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | N
 
 def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:
     """Write a record for each point that has none yet, and return the names of all of them in their order."""
+    records = [record for record in reassess(folder, space, run_failed_again=True) if record.kind == "trial"]
+    names_by_key = {record.key: record.name for record in records}
+    number = max((record.number or 0 for record in records), default=-1)
     names = []
-    points = space.points_by_config().items()
-    for number, (config, point) in enumerate(islice(points, space.search.trials)):
-        name = trial_name(number)
-        if not folder.trial_file(name).exists():
-            record = waiting_record(name, "trial", config, number=number, origin=point.origin, params=point.values)
-            folder.write_trial(record)
-        names.append(name)
+    for config, point in islice(space.points_by_config().items(), space.search.trials):
+        name = trial_name(number + 1)
+        new = waiting_record(name, "trial", config, number=number + 1, origin=point.origin, params=point.values)
+        if new.key not in names_by_key:
+            folder.write_trial(new)
+            number += 1
+        names.append(names_by_key.get(new.key, name))
     return names

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fpp_sweep.core.models.model_names import EMBEDDED
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.messages import note
@@ -15,6 +14,7 @@ from fpp_sweep.spec.process import cores, readers
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import ModelInfo, PluginFile, WorkerSpec
 from fpp_sweep.sweep.plan import make_plan, validate
+from fpp_sweep.sweep.start import Start
 from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
 from fpp_sweep.sweep.worker_spec import shared_results_folder, worker_spec
 from fpp_sweep.trial.local_runner import LocalExecutor
@@ -23,18 +23,19 @@ from fpp_sweep.trial.store import TaskStore, folder_for
 from fpp_sweep.trial.worker import Worker
 
 
-def open_locally(space: Space, folder: SweepFolder, plugins: Sequence[PluginFile]) -> tuple[Plan, LocalExecutor]:
+def open_locally(start: Start, plugins: Sequence[PluginFile]) -> tuple[Plan, LocalExecutor]:
     """Load the model, check all that the space names, and record both; raise InputError if something has changed."""
+    space, folder = start.space, start.record.folder
     worker = Worker(local_worker_spec(space, plugins), Bar)
     plan = make_plan(space, worker)
     validation = validate(space, worker, plan)
     model = worker.model_info()
-    before = folder.info()
+    before = start.record.info
     datasets = plan.datasets_by_key()
     info = with_inputs(before, space, model, datasets.values(), validation)
     for line in (*validation.notes, *image_changes(before, info)):
         note(line)
-    folder.write_info(info)
+    start.accept(info)
     store = TaskStore(folder.tasks, _shared_folder(space, plugins, model))
     return plan, LocalExecutor(worker, TaskKeys(model, datasets, validation.prompts), store)
 

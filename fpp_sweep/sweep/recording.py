@@ -1,4 +1,4 @@
-"""Write a sweep's own record while it runs: its outcome, its end, and the corner of its hypervolume."""
+"""Write a sweep's own record while it runs: its end, and the corner of its hypervolume."""
 
 from __future__ import annotations
 
@@ -8,41 +8,37 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
+from fpp_sweep.records.folder import SweepFolder, SweepRecord
+from fpp_sweep.records.records import TrialRecord, WorkTotals
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.sweep.api import InterruptedSweep
 
 if TYPE_CHECKING:  # imports Ray, which a sweep in one process does without
-    from fpp_sweep.search.searcher import SweepSearcher, TrialChange
+    from fpp_sweep.search.searcher import TrialChange
     from fpp_sweep.workers.status import SchedulerStatus
 
 EndState = Literal["finished", "failed", "interrupted"]
 
 
 class SweepRecorder:
-    """Writes sweep.json for one driver; time and work of earlier drivers are added."""
+    """Records the end of a sweep and its corner; time and work of earlier drivers are added."""
 
-    def __init__(self, folder: SweepFolder, info: SweepInfo) -> None:
-        """Take the record as it is before this driver has worked; it need not be written yet."""
-        self.folder = folder
-        self.spent_before = info.spent  # seconds that earlier drivers have worked
-        self._work_before = info.work
+    def __init__(self, record: SweepRecord) -> None:
+        """Take the record as it is before this driver has worked."""
+        self.record = record
+        self.spent_before = record.info.spent  # seconds that earlier drivers have worked
+        self._work_before = record.info.work
         self._began = time.monotonic()
 
     def seconds(self) -> float:
         """Return how long this driver has worked."""
         return time.monotonic() - self._began
 
-    def record_outcome(self, searcher: SweepSearcher) -> None:
-        """Record why the search ended."""
-        self.folder.write_info(replace(self.folder.info(), end_reason=searcher.why_stopped or ""))
-
     def record_end(self, state: EndState, scheduler: SchedulerStatus | None = None) -> None:
         """Record the state in which this driver leaves the sweep, with its time and the work of its workers."""
         if state == "interrupted":
-            self.record_interrupted_trials()
+            self._record_interrupted_trials()
         work = self._work_before
         if scheduler is not None:
             counts = scheduler.counts
@@ -50,17 +46,17 @@ class SweepRecorder:
                 tasks=counts.done, cached=counts.cached, model_loads=counts.loads, workers_lost=counts.lost
             )
         finished = None if state == "interrupted" else time.time()
-        spent = self.spent_before + self.seconds()
-        self.folder.write_info(replace(self.folder.info(), state=state, finished=finished, spent=spent, work=work))
+        self.record.update(state=state, finished=finished, spent=self.spent_before + self.seconds(), work=work)
 
-    def record_interrupted_trials(self) -> None:
+    def _record_interrupted_trials(self) -> None:
         """Mark trials that were running, as far as the disk allows; a resumed sweep starts them again."""
-        for file in self.folder.trial_files():
+        folder = self.record.folder
+        for file in folder.trial_files():
             with suppress(OSError, InputError):  # the resume names a damaged record
-                record = self.folder.trial(file.stem)
+                record = folder.trial(file.stem)
                 if record.state == "running":
                     reason = "the sweep was interrupted"
-                    self.folder.write_trial(replace(record, state="interrupted", reason=reason, finished=time.time()))
+                    folder.write_trial(replace(record, state="interrupted", reason=reason, finished=time.time()))
 
     def on_change(self, change: TrialChange) -> None:
         if change.on_search_split and change.has_ended:
@@ -68,26 +64,36 @@ class SweepRecorder:
 
     def record_reference(self, records: Sequence[TrialRecord]) -> None:
         """Record the corner of the hypervolume once all baselines have ended."""
-        info = self.folder.info()
+        info = self.record.info
         if info.reference is not None:
             return
-        baselines = [record for record in records if record.kind == "baseline"]
+        baselines = [record for record in records if record.kind == "baseline" and not record.outside]
         reference = hypervolume_reference(info.objectives, baselines)
         if reference is not None:
-            self.folder.write_info(replace(info, reference=reference))
+            self.record.update(reference=reference)
 
 
 @contextmanager
 def recording_end(recorder: SweepRecorder) -> Iterator[None]:
     """Record how the sweep ended and how long it took, whatever happens within."""
+    state: EndState = "interrupted"
     try:
         yield
-    except BaseException as error:
-        with suppress(OSError, InputError):  # as far as disk and record allow
-            recorder.record_end("interrupted")
-        _raise_for_command(error, recorder.folder)
-        raise
-    recorder.record_end(end_state(recorder.folder.trials()))
+        state = end_state(recorder.record.folder.trials())
+    finally:
+        with suppress(OSError):  # the disk may be full, which may be the reason for the interruption
+            recorder.record_end(state)
+
+
+@contextmanager
+def errors_for_command(folder: SweepFolder) -> Iterator[None]:
+    """Raise InterruptedSweep for Ctrl-C and MachineError for a failure of the machine."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedSweep from None
+    except OSError as error:
+        raise machine_error(folder, error) from error
 
 
 def end_state(records: Sequence[TrialRecord]) -> EndState:
@@ -98,31 +104,6 @@ def end_state(records: Sequence[TrialRecord]) -> EndState:
     if any(record.kind == "trial" and record.state == "complete" for record in records):
         return "finished"
     return "failed"
-
-
-@contextmanager
-def recording_interruption(folder: SweepFolder) -> Iterator[None]:
-    """Record an interruption, of any kind, that comes before the driver runs.
-
-    Ctrl-C is raised as InterruptedSweep, and a failure of the machine as MachineError.
-    """
-    try:
-        yield
-    except BaseException as error:
-        with suppress(OSError, InputError):  # the disk may be full, or the record damaged
-            info = folder.info()
-            if info.state == "running":
-                folder.write_info(replace(info, state="interrupted"))
-        _raise_for_command(error, folder)
-        raise
-
-
-def _raise_for_command(error: BaseException, folder: SweepFolder) -> None:
-    """Raise InterruptedSweep for Ctrl-C and MachineError for a failure of the machine; return for other errors."""
-    if isinstance(error, KeyboardInterrupt):
-        raise InterruptedSweep from None
-    if isinstance(error, OSError):
-        raise machine_error(folder, error) from error
 
 
 def machine_error(folder: SweepFolder, error: OSError) -> MachineError:

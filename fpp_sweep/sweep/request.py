@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.search.question import recorded_space
 from fpp_sweep.space.reading import load_space, read_config, space_from
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Split
@@ -34,30 +36,26 @@ FLAGS_OF_TRIALS = {  # flags of `evaluate`, by setting
 
 
 def space_to_tune(path: Path, overrides: Sequence[str], *, config: Path | None = None) -> Space:
-    """Return the space of a file, changed by the overrides; the point of a config comes first.
+    """Return the space of a file, changed by the overrides; `config` has settings that trials start from."""
+    return _with_config(partial(load_space, path), overrides, config)
 
-    `config` is a file with settings that trials start from.
-    """
+
+def space_of_sweep(folder: SweepFolder, overrides: Sequence[str], *, config: Path | None = None) -> Space:
+    """Return the space that was asked of a sweep's folder last, changed as `space_to_tune` changes that of a file."""
+    return _with_config(partial(recorded_space, folder.info().space, str(folder.info_file)), overrides, config)
+
+
+def _with_config(load: Callable[[Sequence[str]], Space], overrides: Sequence[str], config: Path | None) -> Space:
+    """Return a space with a config's settings as its base; settings that are searched become its first point."""
     if config is None:
-        return load_space(path, overrides)
-    return _space_with_config(path, overrides, config)
-
-
-def space_of_sweep(folder: SweepFolder, overrides: Sequence[str]) -> Space:
-    """Return the space that is recorded in a sweep's folder, changed by the overrides."""
-    where = str(folder.info_file)
-    return space_from(of_plain(folder.info().space, where), where, overrides)
-
-
-def _space_with_config(path: Path, overrides: Sequence[str], config: Path) -> Space:
-    """Return the space with a config's settings as its base; settings that are searched become its first point."""
+        return load(overrides)
     settings = read_config(config)
-    searched = {param.key for param in load_space(path, overrides).searched()}
+    searched = {param.key for param in load(overrides).searched()}
     base = []
     for key, value in settings.items():
         if key not in searched:
             base.append(f"base.{key}={_as_yaml(value)}")
-    space = load_space(path, [*base, *overrides])
+    space = load([*base, *overrides])
     try:
         return _with_first_point(space, _searched_values(space, settings))
     except InputError as error:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.spec.process import let_sigterm_interrupt, limit_arenas, set_thread_defaults, terminable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
-from fpp_sweep.sweep.opening import OpenedSweep, open_sweep
+from fpp_sweep.sweep.opening import open_sweep
 from fpp_sweep.sweep.preflight import check_before_ray_start
-from fpp_sweep.sweep.recording import recording_interruption
-from fpp_sweep.sweep.resume import undo_if_refused
-from fpp_sweep.sweep.start import Start, begin, ray_start
+from fpp_sweep.sweep.recording import errors_for_command
+from fpp_sweep.sweep.start import Start, begin, removing_refused, start_of
 from fpp_sweep.sweep.worker_pool import Workers, sweep_workers
 from fpp_sweep.workers.status import LostSession
 
@@ -40,9 +41,13 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     plugins.load(options.plugins)
     if workers is None:
         check_before_ray_start(space, options)
-    folder = sweep_folder(space, options)
+    return run_checked(space, options, sweep_folder(space, options), workers)
+
+
+def run_checked(space: Space, options: Options, folder: SweepFolder, workers: Workers | None = None) -> Sweep:
+    """Run or resume a sweep in a folder, as `run_sweep` does, after the checks that need no worker."""
     set_environment(options)
-    with folder.locked(), terminable():
+    with folder.locked(), terminable(), errors_for_command(folder):
         while True:
             try:
                 links = run_once(space, options, folder, workers)
@@ -51,20 +56,21 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
                 if workers is not None or not options.resumes_left:
                     raise
                 note(f"{error}; the sweep resumes itself")
+                space = space_of(folder.info().space, folder.path.name)
                 options = replace(options, resume=True, resumes_left=options.resumes_left - 1)
                 let_sigterm_interrupt()  # again, after the one with which the driver has interrupted itself
 
 
 def run_once(space: Space, options: Options, folder: SweepFolder, workers: Workers | None) -> tuple[str, ...]:
     """Run or resume a sweep in one Ray session, and return its links to MLflow; raise LostSession if Ray is lost."""
-    start = ray_start(space, options, folder)
-    with undo_if_refused(folder, start.info_before, start.sent) as accept, recording_interruption(folder):
-        begin(folder, start)  # from here on the sweep can be resumed
-        with sweep_workers(start.space, options, folder.tasks, start.tracking_uri, workers) as ready:
-            opened = open_sweep(start.space, folder, ready)
-            driver = new_driver(start, options, folder, opened)
-            accept()  # from here on nothing is undone
-            driver.run()
+    start = start_of(space, options, folder)
+    with ExitStack() as stack:
+        with removing_refused(start):
+            begin(start)  # from here on a new sweep can be resumed
+            tasks, uri = folder.tasks, start.tracking_uri
+            ready = stack.enter_context(sweep_workers(start.space, options, tasks, uri, workers))
+            driver = new_driver(start, options, ready)
+        driver.run()
     return tuple(driver.mlflow.links)
 
 
@@ -75,8 +81,9 @@ def set_environment(options: Options) -> None:
         os.environ["MLFLOW_LOGGING_LEVEL"] = "INFO"
 
 
-def new_driver(start: Start, options: Options, folder: SweepFolder, opened: OpenedSweep) -> SweepDriver:
+def new_driver(start: Start, options: Options, workers: Workers) -> SweepDriver:
+    opened = open_sweep(start, workers)
     stage("loading Ray Tune and Optuna")
     from fpp_sweep.sweep.driver import SweepDriver  # loads Ray, after `session` has set its environment
 
-    return SweepDriver(start.space, folder, opened, options, start.tracking_uri)
+    return SweepDriver(start.space, start.record, opened, options)

@@ -3,51 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from tempfile import TemporaryDirectory
 
-from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.steering import Queue
+from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.search.job import TrialContext
 from fpp_sweep.search.searcher import ChangeListener, SweepSearcher, run_tune
-from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.space import Space
-from fpp_sweep.sweep.api import Options
+from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.opening import OpenedSweep
-from fpp_sweep.sweep.resume import reopen_failed_trials
 from fpp_sweep.workers.status import StatusPoller
 
 
 def new_searcher(
-    space: Space, folder: SweepFolder, opened: OpenedSweep, poller: StatusPoller, listeners: Sequence[ChangeListener]
+    space: Space, record: SweepRecord, opened: OpenedSweep, poller: StatusPoller, listeners: Sequence[ChangeListener]
 ) -> SweepSearcher:
-    """Return the searcher of a sweep's study; its listeners are called when a trial starts or ends."""
-    info = folder.info()
-    reopen_failed_trials(folder)
-    study = SweepStudy(space, Queue.of(folder, info), folder.trials())
+    """Return the searcher of a space; its listeners are called when a trial starts or ends."""
     return SweepSearcher(
         space,
-        folder,
-        study,
+        record,
         plan=opened.plan,
         has_final_stage=bool(opened.later_plans),
         poller=poller,
-        gpus_per_worker=opened.gpus_per_worker,
+        gpus_per_worker=opened.workers.gpus_per_worker,
         listeners=listeners,
     )
 
 
-def run_search(
-    searcher: SweepSearcher, space: Space, folder: SweepFolder, opened: OpenedSweep, options: Options, tune_folder: str
-) -> None:
-    """Run trials until the searcher has no more; `tune_folder` is for Tune's own records, which nothing reads."""
-    context = TrialContext(
+def context_of(folder: SweepFolder, space: Space, opened: OpenedSweep, plugins: tuple[PluginFile, ...]) -> TrialContext:
+    """Return what all jobs of a space have in common."""
+    return TrialContext(
         folder=folder,
-        executor=opened.pool,
+        executor=opened.workers.pool,
         plan=opened.plan,
         later_plans=opened.later_plans,
         objectives=space.objectives,
         constraints=space.constraints,
         search_split=space.search.split,
         gate=space.gate(),
-        plugins=options.plugins,
+        plugins=plugins,
     )
-    run_tune(searcher, context, tune_folder)
+
+
+def run_jobs(searcher: SweepSearcher, context: TrialContext) -> None:
+    """Run the baselines, and trials until the searcher has no more."""
+    searcher.prepare_jobs()
+    with TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as tune_folder:
+        run_tune(searcher, context, tune_folder)  # nothing reads Tune's own records

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front
+from fpp_sweep.records.progress import progress_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.records.state import state_text
-from fpp_sweep.records.texts import format_values
+from fpp_sweep.records.texts import format_values, question_texts
 from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.results_file import write_results
 from fpp_sweep.report.text import labelled_lines, output_width, wrap_words
@@ -32,8 +34,9 @@ def summary_lines(folder: SweepFolder, width: int | None = None, mlflow_links: S
     info, records = folder.info(), folder.trials()
     statistics = statistics_of(folder, info, records)
     yield from wrap_words(printable(state_line(folder, info, records)), width, INDENT)
-    running = [record.name_and_origin for record in records if record.state == "running"]
-    if running and state_text(folder, info) == "running":
+    running = [record.name for record in records if record.state == "running"]
+    if state_text(folder, info) == "running":
+        yield f"progress    {progress_of(info, records, info.spent).text}"
         yield printable(f"running     {', '.join(running)}")
     notes = [f"Note: {note}." for note in statistics.notes]
     for line in (*front_notes(info, statistics.front), *notes):
@@ -42,8 +45,10 @@ def summary_lines(folder: SweepFolder, width: int | None = None, mlflow_links: S
         yield f"{final_table(info, statistics, width)}\n"
     for line in failure_lines(folder, info, records):
         yield printable(line)
-    for command in folder.commands():
-        yield printable(f"steered     {command.text}")
+    for text in question_texts(info):
+        yield from labelled_lines("asked", printable(text), width, indent=LABEL_COLUMNS)
+    for command, answer in zip_longest(folder.commands(), info.answers):
+        yield printable(f"steered     {command.text}: {answer or 'waits for a driver'}")
     for label, text in work_texts(info, records).items():
         yield from labelled_lines(label, printable(text), width, indent=LABEL_COLUMNS)
     for line in next_lines(folder, info, statistics, mlflow_links):

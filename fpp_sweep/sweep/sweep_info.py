@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fpp_sweep.checks.versions import git_state, versions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.search.question import asked_now
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
@@ -23,7 +24,7 @@ def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: 
     info = SweepInfo(
         name=folder.path.name,
         created=time.time(),
-        state="running",
+        state="interrupted",  # until its inputs are checked
         space=space.plain(),
         objectives=space.objectives,
         search_split=space.search.split,
@@ -38,21 +39,21 @@ def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: 
     return _with_software(info)
 
 
-def resumed_info(info: SweepInfo, space: Space, tracking_uri: str, options: Options) -> SweepInfo:
-    """Return the record of a sweep that is resumed now; it keeps the space as it was at the start."""
-    plain = space.plain()
-    initial_space = info.initial_space
-    if not initial_space and plain != info.space:
-        initial_space = info.space
+def resumed_info(
+    info: SweepInfo, space: Space, tracking_uri: str, options: Options, answers: Sequence[str]
+) -> SweepInfo:
+    """Return the record of a sweep that is resumed now, with the space that is asked."""
     return replace(
         _with_software(info),
-        state="running",
+        state="interrupted",
         finished=None,
         end_reason="",
+        answers=answers,
         tracking_uri=tracking_uri,
         address=options.address or "",
-        space=plain,
-        initial_space=initial_space,
+        plugins={**info.plugins, **options.plugin_digests()},
+        plugin_files={**info.plugin_files, **options.plugin_files()},
+        **asked_now(info, space),
     )
 
 
@@ -113,6 +114,7 @@ def with_inputs(
             unsearched_images[name] = dataset.images
     opened = replace(
         info,
+        state="running",
         model=model.name,
         model_digest=model.digest,
         embedding_scale=model.embedding_scale,
@@ -121,7 +123,7 @@ def with_inputs(
         images=images,
         unsearched_datasets=unsearched_digests,
         unsearched_images=unsearched_images,
-        prompts=dict(sorted(validation.prompts.items())),
+        prompts=dict(sorted({**info.prompts, **validation.prompts}.items())),
     )
     if info.model:  # an earlier driver has opened them
         _require_unchanged(info, opened)
@@ -145,8 +147,9 @@ def _first_change(before: SweepInfo, now: SweepInfo) -> str | None:
     ]
     if changed_splits:
         return f"it has other images or class names ({', '.join(changed_splits)})"
-    if before.prompts != now.prompts:
-        return "a prompt file has other content"
+    changed_prompts = _changed_names(before.prompts, now.prompts)
+    if changed_prompts:
+        return f"a prompt file has other content ({', '.join(changed_prompts)})"
     return None
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -206,7 +206,8 @@ def _upload(store: Store, current: Run, name: str, content: str | Path) -> None:
     """Store a text or a file as an artifact of a run."""
     if isinstance(content, str):
         store.client.log_text(current.info.run_id, content, name)
-    elif content.exists():  # else a report has replaced it meanwhile, which is delivered next
+        return
+    with suppress(FileNotFoundError):  # a report has replaced the file meanwhile, which is delivered next
         store.client.log_artifact(current.info.run_id, str(content), posixpath.dirname(name) or None)
 
 

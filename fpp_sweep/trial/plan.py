@@ -57,6 +57,11 @@ class Plan:
         """Return the images of a dataset that trials use."""
         return self.ranges.get((dataset.name, dataset.split), ImageRange(0, dataset.size))
 
+    def images(self, split: str) -> int:
+        """Return the number of images of a trial on a split, times its seeds."""
+        ranges = [self.range_of(dataset) for dataset in self.datasets[split]]
+        return len(self.seeds) * sum(images.stop - images.start for images in ranges)
+
     def for_config(self, config: TrialConfig, search_seeds: tuple[int, ...]) -> Plan:
         """Return a later stage's plan for one trial: the seeds of the search if other seeds would change nothing.
 

@@ -6,7 +6,7 @@ import pytest
 
 from fpp_sweep.records.answer import statistics_of_samples
 from fpp_sweep.records.front import front_of
-from fpp_sweep.records.records import ADDED, IMPORTED
+from fpp_sweep.records.records import IMPORTED
 from fpp_sweep.report.formatting import decimals_of, format_p_value
 from fpp_sweep.report.front_table import dataset_table, front_heading, front_table, remarks, setting_cells
 from fpp_sweep.report.trial_table import by_merit, trial_table
@@ -40,7 +40,7 @@ def texts_of(table, *headings):
 def test_all_trials_have_their_settings_metrics_state_and_reason():
     waiting = trial(3, state="waiting", params={}, started=0.0, finished=None, values=None, results={})
     stopped = failed(4, "lower than trial-0001", state="stopped")
-    added = trial(1, 71, 4, params={"fpp.gamma2": 0.12345678, "prompt": "p" * 70}, origin=ADDED, test=True)
+    added = trial(1, 71, 4, params={"fpp.gamma2": 0.12345678, "prompt": "p" * 70}, origin="point", test=True)
     records = [baseline(ZERO_SHOT, 66.0, 9.0), trial(0, 70, 5), added, failed(2, "r" * 300), waiting, stopped]
     table = table_of(records)
     assert [column.heading for column in table.columns] == [
@@ -68,7 +68,7 @@ def test_all_trials_have_their_settings_metrics_state_and_reason():
         "trial-0003": ("waiting", "", ""),
         "trial-0004": ("stopped", "0.1", "lower than trial-0001"),
     }
-    assert texts_of(table, "remarks")["trial-0001"] == ("best accuracy, best ece, knee, added",)
+    assert texts_of(table, "remarks")["trial-0001"] == ("best accuracy, best ece, knee, point",)
     assert [row.style for row in table.rows] == ["best", "", "baseline", "", "", ""]
     assert [row.trial for row in table.rows][2] == f"baseline-{ZERO_SHOT}"
 
@@ -185,9 +185,7 @@ def test_the_heading_of_the_front_depends_on_the_search():
     assert front_heading(front_of(evaluated, [])) == "Results"
 
 
-@pytest.mark.parametrize(
-    ("origin", "remark"), [("sampled", ""), ("grid", ""), ("code", "code"), (ADDED, ADDED), ("point", "point")]
-)
+@pytest.mark.parametrize(("origin", "remark"), [("sampled", ""), ("grid", ""), ("code", "code"), ("point", "point")])
 def test_the_origin_of_a_requested_trial_is_a_remark(origin, remark):
     record = trial(0, origin=origin)
     assert remarks(front_of(sweep_info(), [record]), record) == remark

@@ -278,8 +278,8 @@ class Jobs:
 
     def __init__(self, folder, *overrides, has_final_stage=True):
         self.folder = folder
-        space = parse_space(SPACE, "space.yaml", overrides)
-        self.jobs = FinalJobs(space, folder, has_final_stage=has_final_stage)
+        self.space = parse_space(SPACE, "space.yaml", overrides)
+        self.jobs = FinalJobs(self.space, folder, has_final_stage=has_final_stage)
 
     def next(self, running=()):
         records = {record.name: record for record in self.folder.trials()}
@@ -342,7 +342,7 @@ def test_a_record_has_one_running_job_at_a_time(searched_folder):
 def test_a_raised_budget_begins_no_running_job_again(searched_folder):
     jobs = Jobs(searched_folder)
     running = [jobs.next() for _ in range(2)]
-    jobs.jobs.reset()
+    jobs.jobs.reset(jobs.space)
     assert jobs.next(running) == ("trial-0002", FINAL)
 
 
@@ -391,6 +391,6 @@ def test_without_a_final_stage_the_front_is_tested(searched_folder):
 def test_a_raised_budget_starts_the_choice_of_finalists_again(searched_folder):
     jobs = Jobs(searched_folder)
     jobs.run_all()
-    jobs.jobs.reset()
+    jobs.jobs.reset(jobs.space)
     assert jobs.next(running=[Job("trial-0009", "val")]) is None
     assert jobs.next() is None  # every job has a result already

@@ -7,17 +7,17 @@ from types import SimpleNamespace
 import pytest
 from ray.tune.search import Searcher
 
-from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search import searcher
-from fpp_sweep.search.job import TrialContext, run_job, violations
+from fpp_sweep.search.job import TrialContext, run_job
+from fpp_sweep.search.question import violations
 from fpp_sweep.search.searcher import AbortTune, SweepSearcher
-from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.trial_runner import ABORT_REASON
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
-from fpp_sweep.sweep.resume import reopen_failed_trials
+from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskResult, pack_predictions
 from tests.kit.names import TPT, ZERO_SHOT, named
@@ -38,14 +38,15 @@ class Sweep:
     def __init__(self, path, *overrides, text=SPACE, spent=0.0, gpus=0.0, fatal=None):
         self.space = parse_space(text, "space.yaml", overrides)
         self.folder = SweepFolder(path)
-        self.folder.write_info(sweep_info(name=path.name, spent=spent, reference=[0.0, 100.0]))
+        objectives = self.space.objectives
+        info = sweep_info(name=path.name, spent=spent, space=self.space.plain(), objectives=objectives)
+        self.folder.write_info(replace(info, state="running", reference=[0.0, 100.0], engine=ENGINE_NAME))
         self.changes = []
         self.workers = SimpleNamespace(workers=1, fatal=fatal)
         self.poller = SimpleNamespace(status=self.workers)
         self.searcher = SweepSearcher(
             self.space,
-            self.folder,
-            SweepStudy(self.space, records=self.folder.trials()),
+            SweepRecord(self.folder, self.folder.info()),
             plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
             poller=self.poller,
             gpus_per_worker=gpus,
@@ -215,26 +216,17 @@ def test_a_baseline_that_a_constraint_needs_runs_again_in_the_next_driver(tmp_pa
 def test_a_trial_that_repeats_the_settings_of_another_one_does_not_join_the_front(tmp_path):
     sweep = Sweep(tmp_path, "params.fpp.gamma1={choices: [2]}", "search.include_published=false")
     sweep.run()
-    assert sweep.searcher.progress.finished == 4
+    assert sweep.searcher.ended()["complete"] == 4
     assert [record.name for record in sweep.searcher.front()] == ["trial-0000"]
 
 
 def test_infeasible_trials_are_not_on_the_front(tmp_path):
     sweep = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
-    context = TrialContext(
-        folder=sweep.folder,
-        executor=None,
-        plan=None,
-        objectives=sweep.space.objectives,
-        constraints=sweep.space.constraints,
-        search_split="val",
-    )
-    ran = sweep.run(**{f"baseline_{TPT}": {"accuracy": 55.0}})
-    assert "trial-0000 on test" in ran
+    sweep.run(**{f"baseline_{TPT}": {"accuracy": 55.0}})
     record = sweep.folder.trial("trial-0000")
-    (broken,) = violations(context, record.results["val"]).values()
+    baselines = {TPT: sweep.folder.trial(f"baseline-{TPT}").results["val"]}
+    (broken,) = violations(sweep.space.constraints, record.results["val"], baselines).values()
     assert broken == pytest.approx(4.5)  # the accuracy is 50, and the constraint asks for 55 - 0.5
-    sweep.folder.write_trial(replace(record, constraints={"accuracy": broken}))
     again = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
     assert "trial-0000" not in {record.name for record in again.searcher.front()}
 
@@ -263,7 +255,7 @@ def test_consecutive_failures_end_the_sweep_and_a_success_resets_their_count(tmp
     sweep = Sweep(tmp_path / "one", "search.trials=9", "search.max_failures=2")
     sweep.run(trial_0000=bad, trial_0002=bad, trial_0003=bad)
     assert sweep.searcher.why_stopped == "2 trials in a row failed"
-    assert (sweep.searcher.progress.finished, sweep.searcher.progress.failed) == (1, 3)
+    assert sweep.searcher.ended() == {"complete": 1, "failed": 3}
     states = [record.state.name for record in sweep.searcher.study.trials()]
     assert states == ["FAIL", "COMPLETE", "FAIL", "FAIL"]
 
@@ -279,14 +271,13 @@ def test_a_failed_trial_runs_again_when_the_sweep_is_resumed_and_the_study_gets_
     path = tmp_path / "sweep"
     Sweep(path).run(trial_0001={"reason": "scenes: not an image"})
     assert SweepFolder(path).trial("trial-0001").state == "failed"
-    reopen_failed_trials(SweepFolder(path))
     again = Sweep(path)
     assert again.run(trial_0001={"accuracy": 70.0, "ece": 5.0})[0] == "trial-0001"
     record = again.folder.trial("trial-0001")
     assert (record.state, record.reason, record.attempt, record.values) == ("complete", None, 2, [70.0, 5.0])
     study_trial = again.searcher.study.trials()[1]
     assert (study_trial.state.name, study_trial.values) == ("COMPLETE", [70.0, 5.0])
-    assert again.searcher.progress.failed == 0
+    assert again.searcher.ended()["failed"] == 0
 
 
 def test_a_trial_whose_settings_exclude_each_other_fails_and_the_search_goes_on(tmp_path):
@@ -296,14 +287,13 @@ def test_a_trial_whose_settings_exclude_each_other_fails_and_the_search_goes_on(
     assert [record.number for record in records] == list(range(20))
     impossible = [record for record in records if record.params["views.min_area"] > record.params["views.max_area"]]
     assert [record for record in records if record.state == "failed"] == impossible != []
-    reason = "no trial can have these settings: views.min_area: must be <= views.max_area"
+    reason = "no trial can have these settings: views.min_area must be <= views.max_area"
     assert all(record.reason.startswith(reason) for record in impossible)
-    assert sweep.searcher.progress.failed == len(impossible)
+    assert sweep.searcher.ended()["failed"] == len(impossible)
     states = [study_trial.state.name for study_trial in sweep.searcher.study.trials()]
     assert states.count("FAIL") == len(impossible)
     assert (impossible[0].name, "failed", "val") in sweep.changes
-    reopen_failed_trials(sweep.folder)  # these would fail again
-    assert Sweep(tmp_path / "sweep", text=CROSSING).run() == []
+    assert Sweep(tmp_path / "sweep", text=CROSSING).run() == []  # these would fail again
 
 
 def test_a_search_ends_if_the_settings_of_many_trials_in_a_row_exclude_each_other(tmp_path, monkeypatch):

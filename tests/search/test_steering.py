@@ -3,48 +3,37 @@
 import os
 import signal
 import sys
-from dataclasses import replace
 
 import pytest
 from ray.tune.search import Searcher
 
-from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.steering import Queue
+from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.search.job import LoggingExecutor, TrialContext, TrialStopped, run_job
+from fpp_sweep.search.question import asked_space
 from fpp_sweep.search.searcher import SweepSearcher
-from fpp_sweep.search.study import SweepStudy
-from fpp_sweep.space.reading import parse_space
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.space.reading import parse_space, space_of
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.sweep.sweep_info import resumed_info
 from fpp_sweep.trial.plan import Plan
 from tests.kit.tasks import dataset_info
 from tests.search.test_searcher import SPACE, Sweep
 
 POINT = {"fpp.gamma1": 3.0}
+GRID = SPACE.replace("{low: 0.1, high: 10, log: true}", "[1, 2, 3]").replace("sampler: random", "sampler: grid")
 
 
 class Steered(Sweep):
     """A sweep that can be resumed by a further driver."""
 
-    def __init__(self, path, *overrides):
-        super().__init__(path, *overrides)
-        info = replace(self.folder.info(), space=self.space.plain(), objectives=self.space.objectives)
-        self.folder.write_info(info)
-
-    def resume(self, *overrides, text=SPACE):
+    def resume(self, space=None):
         """Replace the driver, as `run_sweep` does when it resumes a sweep."""
-        space = parse_space(text, "space.yaml", overrides)
-        options = Options(resume=True)
-        before = load_for_resume(space, options, self.folder)
-        self.space, request = merge_resume_request(space, before, self.folder)
-        request.send(self.folder)
-        self.folder.write_info(resumed_info(before, self.space, "", options))
+        before = self.folder.info()
+        space = space or space_of(before.space, "sweep.json")
+        self.space, answers = asked_space(self.folder, space, {})
+        self.folder.write_info(resumed_info(before, self.space, "", Options(), answers))
         self.searcher = SweepSearcher(
             self.space,
-            self.folder,
-            SweepStudy(self.space, Queue.of(self.folder, self.folder.info()), self.folder.trials()),
+            SweepRecord(self.folder, self.folder.info()),
             plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
             poller=self.poller,
             gpus_per_worker=0.0,
@@ -62,39 +51,37 @@ class Steered(Sweep):
     def trials(self):
         return [record for record in self.folder.trials() if record.kind == "trial"]
 
-    def added_points(self):
-        """Return the settings of the trials that `steer add` made, by trial number."""
-        return {record.number: record.params for record in self.trials() if record.origin == "added"}
+    def values(self, origin):
+        """Return the values of the searched setting of the trials of an origin."""
+        return [record.params["fpp.gamma1"] for record in self.trials() if record.origin == origin]
 
 
 def test_an_added_point_is_the_next_trial_and_raises_the_number_of_trials(tmp_path):
     sweep = Steered(tmp_path / "sweep")
     for _ in range(4):  # two baselines, and trials with the code's and the paper's settings
         sweep.run_next_job()
-    sweep.folder.send_command("add", POINT)
+    sweep.folder.send_command("add", ["fpp.gamma1=3"])
     record = sweep.run_next_job()
-    assert (record.name, record.origin, record.params) == ("trial-0002", "added", POINT)
+    assert (record.name, record.origin, record.params) == ("trial-0002", "point", POINT)
     assert sweep.searcher.progress.total == 5
-    (command,) = sweep.folder.commands()
-    assert (command.number, command.text) == (2, "add fpp.gamma1=3: trial-0002")
-    assert sweep.folder.info().steered == [command.text]
+    assert sweep.folder.info().answers == ["taken over"]
     sweep.run()
     assert len(sweep.trials()) == 5
-    assert list(sweep.added_points()) == [2]
+    assert sweep.values("point") == [3.0]
 
 
-def test_an_added_point_does_not_replace_the_equal_point_of_the_grid(tmp_path):
-    grid = SPACE.replace("{low: 0.1, high: 10, log: true}", "[1, 2, 3]").replace("sampler: random", "sampler: grid")
-    sweep = Steered(tmp_path / "sweep")
-    sweep.space = parse_space(grid, "space.yaml", ["search.trials=null", "search.include_published=false"])
-    sweep.folder.write_info(replace(sweep.folder.info(), space=sweep.space.plain()))
-    sweep.resume("search.trials=null", "search.include_published=false", text=grid)
-    for _ in range(3):
+def test_a_finished_grid_accepts_a_point(tmp_path):
+    sweep = Steered(tmp_path / "sweep", "search.trials=null", "search.include_published=false", text=GRID)
+    for _ in range(5):
         sweep.run_next_job()
-    sweep.folder.send_command("add", POINT)
-    sweep.run()
-    assert [record.params["fpp.gamma1"] for record in sweep.trials()] == [1.0, 3.0, 2.0, 3.0]
-    assert [record.origin for record in sweep.trials()] == ["grid", "added", "grid", "grid"]
+    job, trial = sweep.ask()
+    assert job["split"] == "test"
+    sweep.folder.send_command("set", ["params.fpp.gamma1=[1, 2, 3, 4]"])
+    assert sweep.ask()[0] is None
+    sweep.end(trial, job)
+    assert sweep.ask()[0] == Searcher.FINISHED  # the driver makes plans for the other space
+    sweep.resume()
+    assert sweep.run_next_job().params == {"fpp.gamma1": 4.0}
 
 
 def test_the_latest_budget_counts_and_continues_a_search_that_had_ended(tmp_path):
@@ -103,7 +90,7 @@ def test_the_latest_budget_counts_and_continues_a_search_that_had_ended(tmp_path
         sweep.run_next_job()
     job, trial = sweep.ask()  # the search is over: this job is on the test split
     assert job["split"] == "test"
-    sweep.folder.send_command("budget", {"trials": 5, "concurrency": 2})
+    sweep.folder.send_command("set", ["search.trials=5", "search.concurrency=2"])
     other, second = sweep.ask()
     assert (other["name"], other["split"]) == ("trial-0004", "val")
     sweep.end(trial, job)
@@ -113,71 +100,25 @@ def test_the_latest_budget_counts_and_continues_a_search_that_had_ended(tmp_path
     assert len(rest) == len(set(rest))  # no job runs twice
     assert "test" in sweep.folder.trial("trial-0004").results
     info = sweep.folder.info()
-    assert (info.space["search"]["trials"], info.initial_space["search"]["trials"]) == (5, 4)
-    assert "budget trials=5 concurrency=2" in "; ".join(info.steered)
-    assert Steered.resume(sweep, "search.concurrency=1").searcher.search.trials == 5  # the file still says 4
-    assert sweep.resume("search.trials=6").searcher.search.trials == 6
-    assert sweep.resume().searcher.search.trials == 6
+    assert [question.space["search"]["trials"] for question in info.earlier] == [4]
+    assert info.space["search"]["trials"] == 5
+    assert sweep.resume().searcher.search.trials == 5
 
 
-def test_no_point_is_lost_if_a_driver_is_killed_between_its_writes_to_folder_and_study(tmp_path):
+def test_waiting_commands_are_applied_once_when_the_sweep_is_resumed(tmp_path):
     sweep = Steered(tmp_path / "sweep")
     for _ in range(4):
         sweep.run_next_job()
-    first = sweep.folder.send_command("add", POINT)
-    sweep.folder.send_command("add", {"fpp.gamma1": 4.0})
-    sweep.folder.record_applied(first, "trial-0002", 2)
-    sweep.resume().run()
-    assert sweep.added_points() == {2: POINT, 3: {"fpp.gamma1": 4.0}}
+    sweep.folder.send_command("add", ["fpp.gamma1=3"])
+    sweep.folder.send_command("set", ["search.trials=6"])
+    sweep.folder.send_command("set", ["work.limit=7"])
+    sweep.resume().resume().run()
+    assert sweep.values("point") == [3.0]
     assert len(sweep.trials()) == 6
-
-
-def test_resuming_with_the_former_command_does_not_undo_later_steering(tmp_path):
-    sweep = Steered(tmp_path / "sweep").resume("search.trials=6")
-    sweep.folder.send_command("budget", {"trials": 8})
-    sweep.run_next_job()
-    assert sweep.resume("search.trials=6").searcher.search.trials == 8
-    assert sweep.resume("search.trials=7").searcher.search.trials == 7
-
-
-def test_a_finished_grid_without_a_limit_of_trials_accepts_a_point(tmp_path):
-    grid = SPACE.replace("{low: 0.1, high: 10, log: true}", "[1, 2, 3]").replace("sampler: random", "sampler: grid")
-    words = ["search.trials=null", "search.wall_clock=3600", "search.include_published=false"]
-    sweep = Steered(tmp_path / "sweep")
-    sweep.space = parse_space(grid, "space.yaml", words)
-    sweep.folder.write_info(replace(sweep.folder.info(), space=sweep.space.plain()))
-    sweep.resume(*words, text=grid)
-    for _ in range(5):
-        sweep.run_next_job()
-    job, trial = sweep.ask()
-    assert job["split"] == "test"
-    sweep.folder.send_command("add", POINT)
-    sweep.end(trial, job)
-    assert sweep.run_next_job().params == POINT
-    assert all(command.applied for command in sweep.folder.commands())
-
-
-@pytest.mark.parametrize(
-    ("overrides", "accuracy", "trials"),
-    [
-        (["search.gpu_hours=4"], 50.0, 2),  # each of the two baselines and trials takes an hour
-        (["search.max_failures=2"], None, 2),
-    ],
-)
-def test_a_point_is_tried_after_any_limit_has_ended_the_search(tmp_path, overrides, accuracy, trials):
-    sweep = Steered(tmp_path / "sweep", "search.trials=null", "search.wall_clock=10h", *overrides)
-    bad = {"reason": None if accuracy else "ValueError: no"}
-    ended = {f"trial_{number:04d}": bad for number in range(trials)}
-    sweep.run(**ended)
-    assert len(sweep.trials()) == trials
-    why = sweep.searcher.why_stopped
-    sweep.folder.send_command("add", POINT)
-    sweep.run(trial_0002={"accuracy": 70.0, "ece": 1.0})
-    assert sweep.added_points() == {trials: POINT}
-    assert len(sweep.trials()) == trials + 1  # no other trial begins
-    assert sweep.searcher.why_stopped == why
-    assert "test" in sweep.folder.trial("trial-0002").results
-    assert all(command.applied for command in sweep.folder.commands())
+    taken, budget, refused = sweep.folder.info().answers
+    assert taken == budget == "taken over"
+    assert refused.startswith("refused: ")
+    assert "work.limit: none -> 7" in refused
 
 
 def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_starts(tmp_path):
@@ -185,16 +126,11 @@ def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_starts(tmp_
     sweep.run_next_job(), sweep.run_next_job()
     job, _ = sweep.ask()
     assert job["name"] == "trial-0000"
-    command = sweep.folder.send_command("stop", {"trial": "trial-0000"})
-    sweep.resume()  # the driver was killed
-    job, trial = sweep.ask()
-    assert job["name"] == "trial-0000"
-    run_job(context_without_executor(sweep), job["name"], job["split"], job["order"])
-    sweep.searcher.on_trial_complete(trial, {})
-    sweep.run()
+    sweep.folder.send_command("stop", ["trial-0000"])
+    sweep.resume().run()  # the driver was killed
     assert sweep.folder.trial("trial-0000").state == "stopped"
-    (stored_command,) = sweep.folder.commands()
-    assert (stored_command.name, stored_command.text) == (command.name, "stop trial=trial-0000: stopped")
+    assert sweep.folder.info().answers == ["stopped"]
+    assert ("trial-0000", "val") not in sweep.ran
     assert sweep.searcher.study.trials()[0].state.name == "PRUNED"
 
 
@@ -205,93 +141,64 @@ class IdleExecutor:
         yield from ()
 
 
-def test_an_applied_stop_command_does_not_stop_a_later_run_of_the_trial(tmp_path):
-    folder = SweepFolder(tmp_path / "sweep")
-    executor = LoggingExecutor(IdleExecutor(), tmp_path / "log.txt", folder, "trial-0000")
-    folder.send_command("stop", {"trial": "trial-0001"})
-    assert list(executor.results([])) == []
-    command = folder.send_command("stop", {"trial": "trial-0000"})
+def test_a_command_that_was_read_before_does_not_stop_a_later_run_of_the_trial(tmp_path):
+    folder = SweepFolder(tmp_path)
+
+    def run(commands_read):
+        list(LoggingExecutor(IdleExecutor(), tmp_path / "log.txt", folder, "trial-0000", commands_read).results([]))
+
+    folder.send_command("stop", ["trial-0001"])
+    run(0)
+    folder.send_command("stop", ["trial-0000"])
     with pytest.raises(TrialStopped):
-        list(executor.results([]))
-    folder.record_applied(command, "stopped")
-    assert list(executor.results([])) == []
+        run(1)
+    run(2)
 
 
-def context_without_executor(sweep):
-    """Return the context of a trial's process. It needs no executor: the tests stop the trial before any task."""
-    return TrialContext(
+def test_a_running_trial_is_stopped_in_its_own_process(tmp_path):
+    sweep = Steered(tmp_path / "sweep")
+    sweep.run_next_job(), sweep.run_next_job()
+    job, trial = sweep.ask()
+    sweep.folder.send_command("stop", [job["name"]])
+    sweep.ask()
+    assert not sweep.folder.info().answers
+    context = TrialContext(
         folder=sweep.folder,
-        executor=None,
+        executor=None,  # the trial stops before any task
         plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
         objectives=sweep.space.objectives,
         constraints=(),
         search_split="val",
     )
-
-
-def test_a_resume_accepts_wider_ranges_and_more_points_and_rewrites_the_study(tmp_path):
-    sweep = Steered(tmp_path / "sweep")
-    for _ in range(4):
-        sweep.run_next_job()
-    before = [record.params for record in sweep.trials()]
-    wider = SPACE.replace("high: 10", "high: 100") + "points: [{fpp.gamma1: 50}]\n"
-    sweep.resume(text=wider)
-    sweep.run()
-    assert [record.params for record in sweep.trials()][:2] == before
-    assert sweep.added_points() == {2: {"fpp.gamma1": 50.0}}
-    assert len(sweep.trials()) == 5
-    assert {trial.distributions["fpp.gamma1"].high for trial in sweep.searcher.study.trials()} == {100.0}
-    again = sweep.resume(text=wider)
-    again.run()
-    assert len(sweep.trials()) == 5  # the point was added once only
-    with pytest.raises(InputError, match=r"params.fpp.gamma1.high: 100 -> 10"):
-        sweep.resume()
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "difference"),
-    [
-        ("low: 0.1", "low: 0.2", "params.fpp.gamma1.low: 0.1 -> 0.2"),
-        ("log: true", "log: false", "params.fpp.gamma1.log: true -> false"),
-        ("fpp.gamma1:", "fpp.gamma2:", "params.fpp.gamma1.low: 0.1 -> none"),
-        ("sampler: random", "sampler: tpe", "search.sampler: random -> tpe"),
-    ],
-)
-def test_a_resume_refuses_other_changes_and_names_the_difference(tmp_path, old, new, difference):
-    sweep = Steered(tmp_path / "sweep")
-    with pytest.raises(InputError, match="cannot be resumed, its space has changed") as refused:
-        sweep.resume(text=SPACE.replace(old, new))
-    assert difference in str(refused.value)
-    assert not sweep.folder.commands()
+    run_job(context, **job)
+    sweep.searcher.on_trial_complete(trial, {})
+    sweep.ask()
+    assert sweep.folder.info().answers == ["stopped"]
 
 
 @pytest.mark.nightly
 @pytest.mark.slow  # runs dozens of drivers
 def test_each_command_is_applied_once_wherever_the_driver_is_killed(tmp_path):
-    """Kill a driver before each of its writes in turn (records and commands); the next driver continues."""
+    """Kill a driver before each of its writes in turn; the next driver continues."""
     write_number = 0
     while True:
         write_number += 1
         sweep = Steered(tmp_path / str(write_number) / "sweep", "search.concurrency=1", "work.baselines=[]")
         sweep.run_next_job()
-        sweep.folder.send_command("budget", {"trials": 3})
-        sweep.folder.send_command("add", POINT)
-        sweep.folder.send_command("stop", {"trial": "trial-0000"})  # the trial has finished already
+        sweep.folder.send_command("set", ["search.trials=3"])
+        sweep.folder.send_command("add", ["fpp.gamma1=3"])
+        sweep.folder.send_command("stop", ["trial-0000"])  # the trial has finished already
         killed = run_and_kill_at_write(write_number, sweep)
-        sweep.resume("search.concurrency=1", "work.baselines=[]").run()
+        sweep.resume().run()
         assert len(sweep.trials()) == 4, write_number
-        assert list(sweep.added_points().values()) == [POINT], write_number
-        assert [record.params for record in sweep.trials()].count(POINT) == 1, (
-            write_number
-        )  # no trial of another origin has the point
-        commands = {command.kind: command for command in sweep.folder.commands()}
-        assert all(command.applied for command in commands.values()), write_number
-        assert commands["add"].number == next(iter(sweep.added_points())), write_number
+        assert sweep.values("point") == [3.0], write_number
+        assert [record.params for record in sweep.trials()].count(POINT) == 1, write_number
+        assert all(sweep.folder.info().answers), write_number
         trials = sweep.searcher.study.trials()
         assert [trial.params for trial in trials] == [record.params for record in sweep.trials()], write_number
         if not killed:
             break
-    assert write_number > 30
+    assert write_number > 15
 
 
 def run_and_kill_at_write(write_number, sweep):
@@ -302,7 +209,9 @@ def run_and_kill_at_write(write_number, sweep):
 
         def count_rename(event_name, _):
             nonlocal count
-            count += event_name == "os.rename"
+            if event_name != "os.rename":  # such as that of `os.kill`
+                return
+            count += 1
             if count == write_number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -316,6 +225,14 @@ def run_and_kill_at_write(write_number, sweep):
 
 def test_a_moved_sweep_keeps_its_commands(tmp_path):
     sweep = Steered(tmp_path / "sweep")
-    sweep.folder.send_command("add", POINT)
+    sweep.folder.send_command("add", ["fpp.gamma1=3"])
     moved = SweepFolder(sweep.folder.path.rename(tmp_path / "elsewhere"))
-    assert [command.text for command in moved.commands()] == ["add fpp.gamma1=3: waits for a driver"]
+    assert [command.text for command in moved.commands()] == ["add fpp.gamma1=3"]
+
+
+def test_a_space_of_other_measurements_is_refused_with_key_and_values(tmp_path):
+    sweep = Steered(tmp_path / "sweep")
+    other = parse_space(SPACE, "space.yaml", ["work.limit=5"])
+    with pytest.raises(Exception, match=r"^sweep cannot be resumed: .*\(work\.limit: none -> 5\); keep it, or begin"):
+        sweep.resume(other)
+    assert sweep.folder.info().earlier == []

@@ -136,7 +136,6 @@ def test_a_grid_runs_each_point_once_in_its_order():
     assert [(origin, values) for _, origin, values in suggestions[:6]] == space.queue()
     tried = {(values["fpp.gamma2"], values["method"]) for _, _, values in suggestions[:6]}
     assert tried == set(itertools.product((0.15, 1.0, 15.0), (TPT, OTPT)))
-    assert len(open_study(space).queue) == 6
 
 
 def test_a_block_of_a_grid_sets_its_own_keys_and_takes_the_rest_from_base():
@@ -363,7 +362,7 @@ def test_a_study_has_the_trials_on_record():
 @pytest.mark.parametrize("sampler", ["random", "grid"])
 def test_a_trial_without_a_record_gets_the_same_settings_again(unkilled, sampler):
     space, wanted = unkilled[sampler]
-    records = [record(number, values, origin=origin) for number, origin, values in wanted if number not in (1, 4)]
+    records = [record(number, values, origin=origin) for number, origin, values in wanted if number in (0, 2, 3, 5)]
     study = open_study(space, records)
     assert study.unfinished() == [1, 4]
     assert [study.ask_again(number) for number in (1, 4)] == [wanted[1], wanted[4]]

@@ -13,13 +13,11 @@ from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.published import published_points
 from fpp_sweep.space.reading import load_space, parse_space, space_of
-from fpp_sweep.space.space import CHANGEABLE_ON_RESUME, Space
-from fpp_sweep.space.work import BASELINES, Finalists, Search, Work
+from fpp_sweep.space.work import BASELINES, Search, Work
 from fpp_sweep.spec import config
 from fpp_sweep.spec.catalogue import COMPARED, METHODS
 from fpp_sweep.spec.config import PRESETS, TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.validation import keys
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "search_spaces").glob("*.yaml"))
@@ -393,7 +391,6 @@ def test_a_space_equals_the_space_of_its_plain_values(document):
     space = read_space(json.dumps(document))
     assert space_of(json.loads(json.dumps(space.plain())), "sweep.json") == space
     assert read_space(json.dumps(space.plain())) == space
-    assert space.difference(read_space(json.dumps(space.plain()))) == []
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -401,64 +398,6 @@ def test_a_shipped_space_equals_the_space_of_its_plain_values(path):
     space = load_space(path)
     assert space_of(json.loads(json.dumps(space.plain())), "sweep.json") == space
     assert pickle.loads(pickle.dumps(space)) == space
-
-
-def test_the_difference_of_spaces_lists_only_keys_that_affect_results():
-    space = read_space(RANGE)
-    same = read_space(
-        RANGE,
-        "search.trials=99",
-        "search.concurrency=3",
-        "work.workers=7",
-        "work.shards=2",
-        "work.loaders=2",
-        "search.finalists.seeds=2",
-        "search.margin={ece: 0.5, nll/scenes: 1}",
-        "name=other",
-    )
-    assert space.difference(same) == []
-    other = read_space(
-        RANGE, "params.fpp.gamma1.high=3", "base.fpp.steps=2", "search.seed=1", "work.limit=5", "objectives=[ece]"
-    )
-    assert space.difference(other) == [
-        "params.fpp.gamma1.high: 10 -> 3",
-        'objectives: [{"metric": "accuracy", "goal": "max"}, {"metric": "ece", "goal": "min"}] -> '
-        '[{"metric": "ece", "goal": "min"}]',
-        "search.seed: 0 -> 1",
-        "work.limit: none -> 5",
-        "base.fpp.steps: none -> 2",
-    ]
-
-
-def test_a_range_is_extended_only_by_a_range_that_holds_both_of_its_ends():
-    space = read_space(RANGE)
-    for ends in ("low=0.01", "high=99"):
-        assert space.difference(read_space(RANGE, f"params.fpp.gamma1.{ends}")) == []
-    both = read_space(RANGE, "params.fpp.gamma1.low=0.01", "params.fpp.gamma1.high=3")
-    assert space.difference(both) == ["params.fpp.gamma1.low: 0.1 -> 0.01", "params.fpp.gamma1.high: 10 -> 3"]
-
-
-def test_choices_that_replace_a_range_are_a_difference_in_every_key():
-    space, choices = read_space(RANGE), read_space("params: {fpp.gamma1: [0.1, 1, 10]}")
-    assert space.difference(choices) == [
-        "params.fpp.gamma1.low: 0.1 -> none",
-        "params.fpp.gamma1.high: 10 -> none",
-        "params.fpp.gamma1.log: true -> none",
-        "params.fpp.gamma1.choices: none -> [0.1, 1.0, 10.0]",
-    ]
-    assert choices.difference(space) == [
-        "params.fpp.gamma1.choices: [0.1, 1.0, 10.0] -> none",
-        "params.fpp.gamma1.low: none -> 0.1",
-        "params.fpp.gamma1.high: none -> 10",
-        "params.fpp.gamma1.log: none -> true",
-    ]
-
-
-def test_keys_that_may_change_on_resume_exist():
-    kinds = (("search", Search), ("search.finalists", Finalists), ("work", Work))
-    leaves = {f"{name}.{key}" for name, kind in kinds for key in keys(kind)} | set(keys(Space))
-    assert leaves >= CHANGEABLE_ON_RESUME
-    assert "work.on_bad_image" not in CHANGEABLE_ON_RESUME
 
 
 def test_the_settings_are_the_fields_of_a_config():

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.records.progress import SweepProgress
 from fpp_sweep.search.searcher import TrialChange
 from fpp_sweep.sweep.display import Display, split_line, trial_line
 from fpp_sweep.sweep.live_status import Status
@@ -20,20 +21,20 @@ from tests.kit.records import ACCURACY, ECE, SECONDS, failed, split_result, tria
 GOALS = (ACCURACY, ECE)
 STATUS = Status(
     phase="search",
-    finished=12,
-    failed=1,
+    ended={"complete": 12, "failed": 1},
     running=2,
     total=40,
     images_per_second=41.3,
     front_size=2,
     best=(71.0, 4.0),
     hypervolume=123.4,
-    seconds_left=193.0,
+    whole=SweepProgress(done=13, total=40, seconds_left=193.0),
     workers=2,
     note="MLflow is 12 records behind",
 )
+HALF = SweepProgress(done=20, total=40, seconds_left=193.0)
 LINE = (
-    "search: 13/40 trials, 1 failed, 2 running; 41.3 images/s on 2 workers; 3:13 of search left; "
+    "search: 13/40 trials, 1 failed, 2 running; 41.3 images/s on 2 workers; 32 % done, about 3:13 left; "
     "front of 2, best accuracy 71.00, ece 4.00; hypervolume 123.4; MLflow is 12 records behind"
 )
 
@@ -103,10 +104,10 @@ def test_a_terminal_has_one_block_that_is_redrawn(terminal):
     display = Display(screen.stream, objectives=GOALS, clock=clock)
     for finished in range(13):
         clock.now += 1
-        display.update(replace(STATUS, finished=finished))
+        display.update(replace(STATUS, ended={"complete": finished, "failed": 1}))
     assert screen.screen() == [
         "search    ━━━━━━╸━━━━━━━━━━━━━ 13/40 trials, 1 failed, 2 running",
-        "          41.3 images/s on 2 workers, 3:13 of search left",
+        "          41.3 images/s on 2 workers, 32 % done, about 3:13 left",
         "          front of 2, best accuracy 71.00, ece 4.00",
         "          hypervolume 123.4",
         "          MLflow is 12 records behind",
@@ -177,7 +178,7 @@ def test_a_log_gets_every_event_and_a_status_every_half_minute():
 
 def test_unknown_rates_and_values_are_left_out():
     stream = io.StringIO()
-    bare = Status("search", 0, 0, 1, None, None, 0, [], None, None, 1, None)
+    bare = Status("search", {}, 1, None, None, 0, [], None, SweepProgress(0.0, None, None), 1, "")
     Display(stream, objectives=GOALS).update(bare)
     assert stream.getvalue() == "search: 0 trials, 1 running; 1 worker\n"
 
@@ -187,7 +188,7 @@ def test_closing_shows_the_last_status_once(interactive):
     stream = io.StringIO()
     display = Display(stream, interactive, objectives=GOALS)
     display.update(STATUS)
-    display.update(replace(STATUS, finished=39))
+    display.update(replace(STATUS, ended={"complete": 39, "failed": 1}))
     display.close()
     last = stream.getvalue().split("\033[J")[-1]
     assert "40/40 trials" in last
@@ -255,13 +256,13 @@ def test_a_stream_that_failed_once_is_not_written_to_again():
 
 def test_the_bar_counts_trials_that_failed_as_done(terminal):
     screen = terminal()
-    Display(screen.stream, objectives=GOALS).update(replace(STATUS, finished=10, failed=10))
+    Display(screen.stream, objectives=GOALS).update(replace(STATUS, ended={"complete": 10, "failed": 10}, whole=HALF))
     assert screen.screen()[0] == "search    ━━━━━━━━━━╺━━━━━━━━━ 20/40 trials, 10 failed, 2 running"
 
 
 def test_stopped_trials_are_counted_once_there_are_any(terminal):
     screen = terminal()
-    Display(screen.stream, objectives=GOALS).update(replace(STATUS, finished=10, failed=0, stopped=10))
+    Display(screen.stream, objectives=GOALS).update(replace(STATUS, ended={"complete": 10, "stopped": 10}, whole=HALF))
     assert screen.screen()[0] == "search    ━━━━━━━━━━╺━━━━━━━━━ 20/40 trials, 10 stopped, 2 running"
     line = trial_line(failed(4, "lower after 2 of 5 datasets", state="stopped"), GOALS)
     assert line == "trial-0004  stopped: lower after 2 of 5 datasets"
@@ -333,15 +334,3 @@ def test_a_trial_that_ends_has_a_line_that_says_whether_it_joins_the_front():
     assert first.endswith("joins the front")
     assert second.startswith("trial-0002")
     assert "front" not in second
-
-
-def test_a_trial_that_steer_added_is_named_when_it_begins_and_other_trials_are_not():
-    stream = io.StringIO()
-    display = Display(stream, objectives=GOALS)
-    for record in (trial(1), replace(trial(2), origin="added")):
-        for on_search_split in (True, False):
-            change = TrialChange(
-                record=record, split="val", on_search_split=on_search_split, has_ended=False, records=[], front=[]
-            )
-            display.on_change(change)
-    assert stream.getvalue() == "trial-0002 (added)  begins\n"

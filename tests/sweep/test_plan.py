@@ -183,7 +183,7 @@ def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(w
 
     started = inputs_on_record("a photo of a", replace(sweep_info(name="sweep"), model=""))
     assert inputs_on_record("a photo of a", started) == started
-    with pytest.raises(InputError, match="a prompt file has other content than when it began"):
+    with pytest.raises(InputError, match=r"a prompt file has other content \(.*\) than when it began"):
         inputs_on_record("a picture of a", started)
     with pytest.raises(InputError, match="tiny has other weights"):
         inputs_on_record("a photo of a", started, replace(model, digest="another"))

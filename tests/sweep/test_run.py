@@ -11,6 +11,7 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.process import terminable
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import InterruptedSweep, Options
@@ -55,7 +56,7 @@ def refuse_input():
 def write_finished_sweep(root, name):
     """Write a finished sweep of the tests' space and return its folder."""
     folder = build_sweep(root / name, trials=1, failed_trials=(), report=False)
-    folder.write_info(replace(folder.info(), space=small_space().plain()))
+    folder.write_info(replace(folder.info(), space=small_space().plain(), engine=ENGINE_NAME))
     return folder
 
 
@@ -65,7 +66,7 @@ def write_finished_sweep(root, name):
 @pytest.mark.parametrize("trials", [0, 1])
 def test_a_new_sweep_that_is_refused_is_removed_unless_it_has_trials(tmp_path, run_with, trials):
     def write_trials_and_refuse(folder):
-        assert folder.info().state == "running"
+        assert folder.info().state == "interrupted"  # until its inputs are checked
         for number in range(trials):
             folder.write_trial(trial(number))
         refuse(folder)
@@ -76,30 +77,13 @@ def test_a_new_sweep_that_is_refused_is_removed_unless_it_has_trials(tmp_path, r
     assert left == (["sweep.json", "trial-0000.json"] if trials else [])
 
 
-def test_a_resumed_sweep_is_running_and_a_refusal_restores_its_record(tmp_path, run_with):
+def test_a_refusal_leaves_the_record_of_a_resumed_sweep(tmp_path, run_with):
     folder = write_finished_sweep(tmp_path, "old")
     before = folder.info()
-    infos = []
-
-    def look_and_refuse(folder):
-        infos.append(folder.info())
-        refuse(folder)
-
+    folder.send_command("set", ["search.trials=9"])
     with pytest.raises(InputError, match="no such model"):
-        run_with(Options(root=tmp_path, name="old", resume=True), look_and_refuse)
-    assert [(info.state, info.finished, info.created) for info in infos] == [("running", None, before.created)]
+        run_with(Options(root=tmp_path, name="old", resume=True), refuse)
     assert (before.state, folder.info()) == ("finished", before)
-
-
-def test_an_error_in_the_driver_leaves_the_record_of_the_resumed_sweep(tmp_path, run_with, monkeypatch):
-    """The driver may have run trials, so nothing is undone."""
-    folder = write_finished_sweep(tmp_path, "old")
-    driver = SimpleNamespace(run=refuse_input)
-    monkeypatch.setattr("fpp_sweep.sweep.run.open_sweep", lambda *_: None)
-    monkeypatch.setattr("fpp_sweep.sweep.run.new_driver", lambda *_: driver)
-    with pytest.raises(InputError, match="a damaged record"):
-        run_with(Options(root=tmp_path, name="old", resume=True), lambda folder: None)
-    assert folder.info().state == "interrupted"
 
 
 def test_without_a_name_the_newest_sweep_of_the_space_is_resumed(tmp_path, run_with):
@@ -125,7 +109,7 @@ def test_without_a_name_the_newest_sweep_of_the_space_is_resumed(tmp_path, run_w
 def test_a_sweep_whose_plugin_is_missing_or_was_edited_is_not_resumed(tmp_path, run_with):
     folder = write_finished_sweep(tmp_path, "old")
     folder.write_info(replace(folder.info(), plugins={"angular": "0123"}))
-    with pytest.raises(InputError, match="plugins: angular 0123 -> none; begin another"):
+    with pytest.raises(InputError, match="plugin angular: 0123 -> none"):
         run_with(Options(root=tmp_path, name="old", resume=True), refuse)
     assert folder.info().state == "finished"
 

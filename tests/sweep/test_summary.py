@@ -187,10 +187,10 @@ def test_a_line_on_work_that_is_too_long_goes_on_below_its_text(tmp_path):
     assert lines[first + 1] == "            loads, 0 workers lost"
 
 
-def test_trials_that_run_are_named_and_marked_if_steer_added_them(tmp_path):
-    records = [trial(0), running(1), replace(running(2), origin="added")]
+def test_trials_that_run_are_named(tmp_path):
+    records = [trial(0), running(1), running(2)]
     folder = write_sweep(tmp_path, sweep_info(state="running"), records)
-    line = "running     trial-0001, trial-0002 (added)"
+    line = "running     trial-0001, trial-0002"
     assert line not in list(summary_lines(folder, 100))  # no driver holds the lock
     with folder.locked():
         assert line in list(summary_lines(folder, 100))

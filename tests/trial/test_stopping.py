@@ -5,11 +5,10 @@ from contextlib import closing
 import pytest
 
 from fpp_sweep.records.answer import statistics_of
-from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.records import STOPPED_BY_STEER
 from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.search.searcher import SweepSearcher
-from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.tracking.runs import trial_run
 from fpp_sweep.trial import worker as worker_module
@@ -42,7 +41,7 @@ class UserStops:
         with closing(self.executor.results(tasks, order)) as results:
             for number, task_and_result in enumerate(results, 1):
                 if number == self.number:
-                    self.folder.send_command("stop", {"trial": self.trial})
+                    self.folder.send_command("stop", [self.trial])
                 yield task_and_result
 
 
@@ -55,12 +54,10 @@ class Sweep:
         if not self.folder.info_file.exists():
             self.folder.write_info(sweep_info(name="sweep", state="running", space=self.space.plain()))
         self.plan = plan_of(worker, seeds=(0, 1), splits=("val", "test"), shards=3)
-        self.study = SweepStudy(self.space, records=self.folder.trials())
         self.changes = []
         self.searcher = SweepSearcher(
             self.space,
-            self.folder,
-            self.study,
+            SweepRecord(self.folder, self.folder.info()),
             plan=self.plan,
             poller=StatusPoller(None),
             gpus_per_worker=0.0,
@@ -84,14 +81,14 @@ class Sweep:
             constraints=self.space.constraints,
             search_split="val",
         )
-        run_job(context, job["name"], job["split"], job["order"])
+        run_job(context, **job)
         if reported:
             self.searcher.on_trial_complete("t", {"done": True, "pid": 1})
         return self.folder.trial(job["name"])
 
     @property
     def states(self):
-        return [trial.state.name for trial in self.study.trials()]
+        return [trial.state.name for trial in self.searcher.study.trials()]
 
 
 @pytest.mark.parametrize("kind", ["inline", "scheduled"])
@@ -119,7 +116,7 @@ def test_a_stopped_trial_is_recorded_everywhere_and_not_restarted(worker, tmp_pa
 
     later = Sweep(tmp_path, worker)
     assert later.states == ["PRUNED"]
-    assert (later.searcher.progress.stopped, later.searcher.progress.failed) == (1, 0)
+    assert later.searcher.ended() == {"stopped": 1}
     with executing(kind, worker, later.plan, later.folder.tasks) as executor:
         assert later.run(executor).name == "trial-0001"
     assert later.states == ["PRUNED", "COMPLETE"]
@@ -132,8 +129,7 @@ def test_a_stopped_trial_is_not_a_failed_one(worker, tmp_path):
     sweep = Sweep(tmp_path, worker)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
         sweep.run(executor, stop_during=2)
-    progress = sweep.searcher.progress
-    assert (progress.stopped, progress.failed, progress.finished) == (1, 0, 0)
+    assert sweep.searcher.ended() == {"stopped": 1}
     assert sweep.changes == [("trial-0000", "running", "val"), ("trial-0000", "stopped", "val")]
 
 
