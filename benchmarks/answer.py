@@ -8,8 +8,7 @@ real trials of the embedded model (RESULTS.md, Answer).
 Parts: `null` (nothing differs), `lucky` (trials that lose too much, with lucky seeds), `search` (trials as measured),
 `gain` (one trial is better by two points), `power` (one comparison of many), `coverage` (intervals over images and
 seeds), `thresholds` (below which ECE an interval is refused), `margin` (losses that are ruled out), `spread`
-(calibrated models whose confidences are spread differently), `metrics` and `blocks` (bootstrap intervals of metrics
-that are no means over images).
+(calibrated models whose confidences are spread differently).
 """
 
 from __future__ import annotations
@@ -24,15 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from fpp_sweep.cli.command import parser, run
-from fpp_sweep.core.metrics import (
-    BINS,
-    Confidences,
-    Predictions,
-    adaptive_calibration_error,
-    area_under_risk_coverage,
-    maximum_calibration_error,
-    static_calibration_error,
-)
+from fpp_sweep.core.metrics import BINS, Confidences
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
@@ -41,15 +32,9 @@ from fpp_sweep.records.recommendation import Answer, margin_of
 from fpp_sweep.records.records import FINAL, Kind, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.search.choosing import choose_champion, choose_finalists
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.statistics.block_stats import (
-    BlockStats,
-    StatsBySeed,
-    metric_value,
-    risk_coverage_contributions,
-    to_bytes,
-)
-from fpp_sweep.statistics.bootstrap import NO_MAP, SplitSamples, sample_record, sample_split
-from fpp_sweep.statistics.paired import LEVEL, Interval, corrected_differences, metric_interval, t_quantile
+from fpp_sweep.statistics.block_stats import BlockStats, StatsBySeed, metric_value, to_bytes
+from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
+from fpp_sweep.statistics.paired import Interval, corrected_differences, metric_interval
 
 METRICS = ("accuracy", "ece")
 OBJECTIVES = ("accuracy", "smooth_ece")  # of a simulated sweep
@@ -588,102 +573,7 @@ def uniform_confidences(
     return table
 
 
-CLASSES = 10
-POPULATION = 400_000  # images whose metrics count as the truth
-RESAMPLES = 60
-NO_MEANS: dict[str, Callable[[Predictions], float]] = {
-    "aurc": area_under_risk_coverage,
-    "sce": static_calibration_error,
-    "aece": adaptive_calibration_error,
-    "mce": maximum_calibration_error,
-}
-
-
-def draw_images(generator: np.random.Generator, images: int, temperature: float) -> tuple[np.ndarray, np.ndarray]:
-    """Draw labels and probabilities; labels follow the softmax of logits divided by a temperature (1: calibrated)."""
-    logits = 2.0 * generator.standard_normal((images, CLASSES))
-    true = np.exp(logits / temperature)
-    cumulated = np.cumsum(true / true.sum(axis=1, keepdims=True), axis=1)
-    labels = np.sum(cumulated < generator.random((images, 1)), axis=1).clip(0, CLASSES - 1)
-    probabilities = np.exp(logits)
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
-    return labels, probabilities
-
-
-def predictions_of(labels: np.ndarray, probabilities: np.ndarray) -> Predictions:
-    names = [str(index) for index in range(len(labels))]
-    return Predictions.of(names, labels.astype(np.int64), probabilities.astype(np.float32))
-
-
-def resampled_interval(value: float, resampled: np.ndarray) -> tuple[float, float]:
-    """Return the interval of `statistics.paired`: centred on the value less the bootstrap's bias."""
-    bias = resampled.mean() - value
-    half_width = 1.96 * np.sqrt(resampled.var(ddof=1) + (bias / 2) ** 2)
-    return value - bias - half_width, value - bias + half_width
-
-
-def contribution_interval(predictions: Predictions) -> tuple[float, float]:
-    """Return the interval of AURC from the contributions of single images, without resampling."""
-    contributions = risk_coverage_contributions(predictions.confidence, predictions.correct)
-    half_width = 1.96 * contributions.std(ddof=1) / np.sqrt(len(contributions))
-    return contributions.mean() - half_width, contributions.mean() + half_width
-
-
-def run_metrics(sweeps: int, images: int) -> None:
-    for temperature in (1.67, 1.11):
-        population = predictions_of(*draw_images(np.random.default_rng(9), POPULATION, temperature))
-        truth = {metric: function(population) for metric, function in NO_MEANS.items()}
-        covered = {metric: Count() for metric in [*NO_MEANS, "aurc by contributions"]}
-        for seed in range(sweeps):
-            generator = np.random.default_rng([seed, 8])
-            labels, probabilities = draw_images(generator, images, temperature)
-            predictions = predictions_of(labels, probabilities)
-            resamples = []
-            for _ in range(RESAMPLES):
-                chosen = generator.integers(0, images, images)
-                resamples.append(predictions_of(labels[chosen], probabilities[chosen]))
-            for metric, function in NO_MEANS.items():
-                values = np.array([function(resample) for resample in resamples])
-                low, high = resampled_interval(function(predictions), values)
-                covered[metric].add(low <= truth[metric] <= high)
-            low, high = contribution_interval(predictions)
-            covered["aurc by contributions"].add(low <= truth["aurc"] <= high)
-        cells = [f"{metric}: {count}" for metric, count in covered.items()]
-        print(f"| one dataset, labels at temperature {temperature} | {' | '.join(cells)} |", flush=True)
-
-
-FROM_BLOCKS = (
-    "nll_calibration",
-    "nll_refinement",
-    "brier_calibration",
-    "brier_refinement",
-    "auroc",
-    "fpr95",
-    "accuracy_at_80",
-    "accuracy_at_90",
-)
-
-
-def run_blocks(sweeps: int, images: int) -> None:
-    """Print how often bootstrap intervals of metrics from block statistics contain the truth."""
-    for temperature in (1.67, 1.11):
-        population = predictions_of(*draw_images(np.random.default_rng(9), POPULATION, temperature))
-        whole = BlockStats.of_predictions("one", population)
-        covered = {metric: Count() for metric in FROM_BLOCKS}
-        for seed in range(sweeps):
-            drawn = predictions_of(*draw_images(np.random.default_rng([seed, 8]), images, temperature))
-            table = {("one", 0): BlockStats.of_predictions("one", drawn)}
-            record = sample_record("one", {NO_MAP: table}, "test", FROM_BLOCKS, deterministic=True)
-            for metric in FROM_BLOCKS:
-                measured = record.metrics[metric]
-                half_width = t_quantile(1 - LEVEL / 2, measured.blocks - 1.0) * float(measured.draws.std())
-                covered[metric].add(abs(measured.value - metric_value(metric, whole)) <= half_width)
-        cells = [f"{metric}: {count}" for metric, count in covered.items()]
-        print(f"| {images} images, labels at temperature {temperature} | {' | '.join(cells)} |", flush=True)
-
-
 PARTS: dict[str, Callable[[int, int], None]] = {
-    "blocks": run_blocks,
     "null": run_null,
     "lucky": run_lucky,
     "search": run_search,
@@ -693,7 +583,6 @@ PARTS: dict[str, Callable[[int, int], None]] = {
     "thresholds": run_thresholds,
     "margin": run_margin,
     "spread": run_spread,
-    "metrics": run_metrics,
 }
 
 

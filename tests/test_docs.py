@@ -15,7 +15,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.tasks import views_for
 from fpp_sweep.spec.version import VERSION
-from tools.doc_words import (
+from tests.kit.doc_words import (
     MAX_PAGES,
     MAX_PARAGRAPH_WORDS,
     MAX_README_WORDS,

@@ -63,7 +63,7 @@ HEAVY = [
 ]
 
 # gates of density, per 100 lines of functions; generators of `any` and `all` do not count
-MOST_CLAUSES = 6.0
+MOST_CLAUSES = 5.0
 MOST_CONDITIONALS = 1.5
 MOST_CLAUSES_OF_EXPRESSION = 2
 MOST_LINES_OF_FUNCTION = 40

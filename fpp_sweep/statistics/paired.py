@@ -34,7 +34,7 @@ LEVEL = 0.05  # level of tests; intervals are 95 % intervals
 MIN_SEED_DEGREES = 2
 MIN_IMAGES = 30  # images that the smallest dataset needs for any interval
 MIN_BLOCKS = 25  # blocks that it needs: sweeps of different sizes share few blocks, those of the larger sweep
-# metrics whose bootstrap intervals contain the truth in less than 90 % of samples (benchmarks/answer.py, `metrics`)
+# metrics whose bootstrap intervals contain the truth in less than 90 % of simulated samples (commit 6eff76aa)
 BAD_COVERAGE = ("sce", "aece", "mce", "nll_calibration", "brier_calibration")
 
 Value = TypeVar("Value", float, Numbers)

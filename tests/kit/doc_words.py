@@ -1,4 +1,4 @@
-"""Count the words of the documentation: `python -m tools.doc_words`.
+"""Words of the documentation.
 
 A word is a token with a letter or a digit, outside fenced code. Tables count, except in the README, whose limit is on
 prose.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 MAX_WORDS = 17_000  # words of docs/
 MAX_README_WORDS = 900
 MAX_PAGES = 18
@@ -55,17 +55,3 @@ def paragraphs(text: str) -> list[str]:
 
 def pages() -> list[Path]:
     return sorted((ROOT / "docs").rglob("*.md"))
-
-
-def main() -> None:
-    total = 0
-    for path in pages():
-        words = words_of_page(path)
-        total += words
-        print(f"{words:>6}  {path.relative_to(ROOT)}")
-    print(f"{total:>6}  docs, of at most {MAX_WORDS}")
-    print(f"{readme_words(ROOT / 'README.md'):>6}  README.md, prose, of at most {MAX_README_WORDS}")
-
-
-if __name__ == "__main__":
-    main()
