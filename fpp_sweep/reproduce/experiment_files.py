@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import Document, read
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import user_path
-from fpp_sweep.spec.validation import as_list, at_key, check_value, keys, known_name, require, require_keys
+from fpp_sweep.spec.validation import as_list, at_key, build, check_value, keys, known_name, require, require_keys
 
 SHIPPED = Path(__file__).parent / "shipped"
 REPLACED_KEYS = ("grid", "params", "points", "search")  # keys of a space that rows and columns replace
@@ -81,11 +80,7 @@ def _part_of(kind: type[Any], values: Any, path: str) -> Any:
     if kind is ExperimentColumn and isinstance(values, str):
         values = {"metric": values}
     with at_key(path):
-        require_keys(values, keys(kind))
-        for part in fields(kind):
-            if part.default is MISSING and part.default_factory is MISSING:
-                require(part.name in values, f"needs a {part.name}")
-        return kind(**values)
+        return build(kind, values, "")
 
 
 # --- names that must exist ----------------------------------------------------------------------------

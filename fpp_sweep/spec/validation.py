@@ -13,8 +13,8 @@ import re
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
-from typing import Annotated, Any, TypeVar
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -287,6 +287,9 @@ def build(cls: type[Part], values: Any, path: str) -> Part:
         return values
     with at_key(path):
         require_keys(values, keys(cls))
+        for field in fields(cast(Any, cls)):
+            if field.default is MISSING and field.default_factory is MISSING:
+                require(field.name in values, f"needs the key {field.name!r}")
     return cls(**values)
 
 

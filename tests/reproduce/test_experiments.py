@@ -167,7 +167,7 @@ def test_an_error_in_a_key_names_file_and_line(tmp_path, slip, message):
             "own.yaml:5: rows.2.printed.accuracy.average: must be a number (x)",
         ),
         ("than: [one]", "than: [none]", "own.yaml:7: claims.0: unknown row 'none'"),
-        ("row: two, ", "", "own.yaml:7: claims.0: needs a row"),
+        ("row: two, ", "", "own.yaml:7: claims.0: needs the key 'row'"),
         ("fpp.gamma2: x0.1", "fpp.draws: 0", "own.yaml:4: rows.1.set.fpp.draws: must be >= 1 (0)"),
     ],
 )
