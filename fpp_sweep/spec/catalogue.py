@@ -58,7 +58,6 @@ class MethodRow:
     reads: tuple[str, ...] = ()  # the settings that its results depend on; `views.` stands for all that begin so
     baseline: bool = False  # True if a sweep compares its trials with it by default
     protocol: ViewProtocol | None = None  # the released views; none: those of the dataset
-    released: str = ""  # its table in released_settings.toml; empty: no setting depends on the dataset
     templates: str = ""  # the templates that it uses unless `adapt.templates` says otherwise; empty: the prompt
     listed: bool = True  # False keeps it out of help texts and lists; it is reachable by its name
     digest: str = ""  # digest of the plugin that defines the row; empty: built in
@@ -225,7 +224,6 @@ def _method(
         baseline=baseline,
         stateful=stateful,
         protocol=protocol,
-        released=name,
         listed=listed,
     )
     if penalty is None:
@@ -249,7 +247,6 @@ def _of_features(
         build=f"fpp_sweep.core.methods.{build}",
         reads=(*reads, "adapt.templates", "views."),
         protocol=protocol,
-        released=name,
         learns=False,
         stateful=stateful,
     )

@@ -218,7 +218,7 @@ class TaskKeys:
         flat = task.config.flat()
         settings = {key: value for key, value in flat.items() if key.startswith(tuple(row.reads))}
         settings.pop("adapt.templates", None)  # `_prompt` has them
-        return row, fill_released(row.released, task.dataset, settings)
+        return row, fill_released(row.name, task.dataset, settings)
 
     def _classes(self, dataset: str) -> list[Any]:
         """Return a dataset's class names, which are all that pretraining sees of it; every split has the same."""

@@ -38,7 +38,7 @@ class ReleasedSetting:
 
 @cache
 def released_settings() -> dict[str, list[ReleasedSetting]]:
-    """Return the released settings by table of released_settings.toml; `MethodRow.released` names a method's table.
+    """Return the released settings by table of released_settings.toml, the name of a method.
 
     >>> [setting.key for setting in released_settings()["tda"]]
     ['adapt.cache_alpha', 'adapt.cache_beta']
@@ -62,7 +62,7 @@ def _read_setting(tables: Mapping[str, Any], key: str, entry: Mapping[str, Any])
 def fill_released(table: str, dataset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by dotted key; a method's released values on a dataset replace those that are open.
 
-    `table` is the method's table of released settings: `MethodRow.released`.
+    `table` is the method's table of released settings, its name.
 
     >>> fill_released("tda", "pets", {"adapt.cache_alpha": None, "adapt.cache_beta": 3.0})
     {'adapt.cache_alpha': 2.0, 'adapt.cache_beta': 3.0}
@@ -127,7 +127,7 @@ def released_settings_in_use(config: Mapping[str, Any], datasets: Collection[str
         return {}
     in_use: dict[HowChosen, list[str]] = {}
     defaults = _default_settings()
-    for setting in released_settings().get(row.released, []):
+    for setting in released_settings().get(row.name, []):
         # a setting with one value for all datasets has its released value as the default of the config
         values_not_set_by_user = (*OPEN_VALUES, defaults[setting.key])
         if setting.key in config and config[setting.key] in values_not_set_by_user:

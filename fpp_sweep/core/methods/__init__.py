@@ -18,7 +18,7 @@ def build_method(name: str, adapt: AdaptConfig, group: str, dataset: str = "") -
     row = catalogue.method(name)
     if dataset:
         _warn_of_defaults(row, adapt, dataset)
-    adapt = with_released(row.released, dataset, adapt)
+    adapt = with_released(row.name, dataset, adapt)
     penalty = None
     if row.penalty is not None:
         penalty = catalogue.code_of(row.penalty)
@@ -33,9 +33,9 @@ def build_method(name: str, adapt: AdaptConfig, group: str, dataset: str = "") -
 
 def _warn_of_defaults(row: catalogue.MethodRow, adapt: AdaptConfig, dataset: str) -> None:
     """Log the settings that are neither set nor released for a dataset, with the values that are used."""
-    filled = with_released(row.released, dataset, adapt)
+    filled = with_released(row.name, dataset, adapt)
     defaults = []
-    for key in keys_without_released_value(row.released, dataset):
+    for key in keys_without_released_value(row.name, dataset):
         name = key.removeprefix("adapt.")
         if getattr(adapt, name) is None:
             defaults.append(f"{key}={getattr(filled, name)}")
