@@ -383,7 +383,7 @@ class StaticFigure:
 
     kind: str
     caption: str
-    data: Sequence[Mapping[str, Any]]  # the lines of its CSV
+    data: Any  # a data frame with the lines of its CSV
     draw: Callable[[Figure], None]
 
     def to_bytes(self, file_format: str) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 
 from fpp_sweep.records.front import orders_remark
@@ -170,47 +168,7 @@ def claims_section(table: ResultTable) -> Section:
     return Section("The paper's claims on our numbers", [Table(columns=columns, rows=rows)])
 
 
-CSV_HEADS = (
-    "row",
-    "column",
-    "dataset",
-    "ours",
-    "deviation_over_seeds",
-    "low",
-    "high",
-    "printed",
-    "difference",
-    "verdict",
-    "model",
-)
-
-
 def as_csv(table: ResultTable) -> str:
     """Return a line for each cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CSV_HEADS)
-    for row in table.rows:
-        for column in table.experiment.columns:
-            for scope in table.scopes:
-                cell = table.cell(row, column, scope)
-                verdict = cell.verdict if table.is_papers_model else "other model"
-                writer.writerow([row.name, column.name, scope, *_csv_numbers(cell), verdict, table.model])
-    return text.getvalue()
-
-
-def _csv_numbers(cell: ResultCell) -> list[str]:
-    low = high = None
-    if cell.interval is not None:
-        low, high = cell.interval.low, cell.interval.high
-    printed = ""
-    if cell.printed is not None:
-        printed = cell.printed.text
-    texts = [_csv_number(value) for value in (cell.value, cell.deviation, low, high)]
-    return [*texts, printed, _csv_number(cell.difference)]
-
-
-def _csv_number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}"
+    text: str = table.tidy.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return text

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import pandas  # type: ignore[import-untyped]
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import measure, resampled_metrics
@@ -47,7 +50,11 @@ SETTINGS_SHOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+NUMBERS = ("ours", "deviation_over_seeds", "low", "high", "difference")  # columns of table.csv
+COLUMNS = ("row", "column", "dataset", *NUMBERS[:4], "printed", "difference", "verdict", "model")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ResultTable:
     """An experiment with its numbers. A scope is a dataset or an average over datasets."""
 
@@ -94,6 +101,31 @@ class ResultTable:
 
     def cell(self, row: ExperimentRow, column: ExperimentColumn, scope: str) -> ResultCell:
         return self.cells.get((row.name, column.name, scope), ResultCell())
+
+    @cached_property
+    def tidy(self) -> Any:
+        """A data frame with a line for each row, column and scope: the lines of table.csv."""
+        lines = []
+        for row in self.rows:
+            for column in self.experiment.columns:
+                for scope in self.scopes:
+                    cell = self.cell(row, column, scope)
+                    lines.append(
+                        {
+                            "row": row.name,
+                            "column": column.name,
+                            "dataset": scope,
+                            "ours": cell.value,
+                            "deviation_over_seeds": cell.deviation,
+                            "low": cell.interval.low if cell.interval else None,
+                            "high": cell.interval.high if cell.interval else None,
+                            "printed": cell.printed.text if cell.printed else "",
+                            "difference": cell.difference,
+                            "verdict": cell.verdict if self.is_papers_model else "other model",
+                            "model": self.model,
+                        }
+                    )
+        return pandas.DataFrame(lines, columns=COLUMNS).astype(dict.fromkeys(NUMBERS, float))
 
 
 def is_average(scope: str) -> bool:

@@ -2,17 +2,16 @@
 
 import csv
 import io
-from types import SimpleNamespace
+import math
 
 import pytest
+from pandas import DataFrame
 from PIL import Image
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.report.figures import StaticFigure
-from fpp_sweep.reproduce import figures
 from fpp_sweep.reproduce.experiment_files import find, load
 from fpp_sweep.reproduce.experiments import ExperimentFigure
-from fpp_sweep.reproduce.figures import correlations, figure_of, figures_of_page, write_figure, write_static_figure
+from fpp_sweep.reproduce.figures import correlations, figure_of, figures_of_page, write_figure
 from tests.kit.experiments import two_seed_result, write_experiment, write_predictions
 from tests.kit.long_forms import short_and_long
 
@@ -87,14 +86,15 @@ def test_groups_are_thirds_of_each_dataset_by_sharpness_then_averaged(tmp_path):
 def test_reliability_pools_the_seeds_of_each_dataset(tmp_path):
     folder, table = write_experiment_with_samples(tmp_path, "main")
     figure = figure_of(folder, table, ExperimentFigure(kind="reliability"))
-    assert {(line["row"], line["dataset"]) for line in figure.data} == {
+    lines = figure.data.to_dict("records")
+    assert {(line["row"], line["dataset"]) for line in lines} == {
         ("tpt", "dtd"),
         ("tpt", "pets"),
         ("fpp", "dtd"),
         ("fpp", "pets"),
     }
     bins = {}
-    for line in figure.data:
+    for line in lines:
         bins.setdefault((line["row"], line["dataset"]), {})[round(line["high"], 2)] = line
     pets, dtd = bins["tpt", "pets"], bins["tpt", "dtd"]
     assert len(pets) == len(dtd) == 20
@@ -102,7 +102,8 @@ def test_reliability_pools_the_seeds_of_each_dataset(tmp_path):
     assert sum(line["samples"] for line in dtd.values()) == 2 * 6
     assert (pets[1.0]["samples"], pets[1.0]["confidence"]) == (6, 1)
     assert pets[1.0]["accuracy"] == pytest.approx(2 / 3)
-    assert (dtd[0.5]["samples"], dtd[0.5]["accuracy"]) == (0, "")
+    assert dtd[0.5]["samples"] == 0
+    assert math.isnan(dtd[0.5]["accuracy"])
     assert (dtd[0.9]["samples"], dtd[0.9]["accuracy"]) == (4, 0.5)
 
 
@@ -135,19 +136,12 @@ def test_a_scatter_has_a_point_for_each_row_and_dataset_and_their_mean(tmp_path)
         assert scatter.to_svg().count(f">{title}<") == 1
 
 
-def test_the_numbers_of_a_figure_are_utf_8_in_any_locale(tmp_path, ascii_locale):
-    data = [{"dataset": "Straßen", "ece": 1.23456789}]
-    figure = StaticFigure(kind="lines", caption="", data=data, draw=lambda canvas: canvas.subplots())
-    write_static_figure(tmp_path, figure)
-    assert (tmp_path / "figure.csv").read_bytes() == "dataset,ece\nStraßen,1.23457\n".encode()
-
-
 def test_ties_share_their_rank_and_a_constant_has_no_correlation():
-    points = [{"x": x, "y": y} for x, y in [(1, 1), (1, 2), (2, 3), (3, 9)]]
+    points = DataFrame({"x": [1, 1, 2, 3], "y": [1, 2, 3, 9]})
     assert correlations(points, "x", "y").endswith(
         "rho 0.95"
     )  # ranks 0.5, 0.5, 2, 3 and 0, 1, 2, 3: 4.5 / sqrt(4.5 * 5)
-    assert correlations([{"x": 1, "y": 1}, {"x": 1, "y": 2}], "x", "y") == "no correlation, as one of them is constant"
+    assert correlations(DataFrame({"x": [1, 1], "y": [1, 2]}), "x", "y") == "no correlation, as one of them is constant"
 
 
 def test_lines_have_the_deviation_over_seeds_and_rules_are_horizontal_lines(tmp_path):
@@ -198,11 +192,3 @@ def test_a_figure_of_an_unknown_column_is_refused_with_its_line(tmp_path):
     file.write_text("columns: [ece]\nrows: [{name: a}]\nfigure: {kind: scatter, x: sharpnes, y: [ece]}\n")
     with pytest.raises(ValueError, match=r"mine.yaml:3: figure: unknown column 'sharpnes'"):
         load(file)
-
-
-def test_only_rows_with_lines_have_a_style():
-    rows = [SimpleNamespace(name=name) for name in ("one", "two", "three")]
-    lines = [{"row": "three"}, {"row": "one"}, {"row": "one"}]
-    styled = figures._styled_rows(SimpleNamespace(rows=rows), lines)
-    assert [row.name for row, _ in styled] == ["one", "three"]
-    assert styled[0][1] != styled[1][1]
