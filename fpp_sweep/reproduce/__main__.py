@@ -11,6 +11,7 @@ numbers are those of ViT-B/16:
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -18,10 +19,11 @@ from typing import get_args
 from fpp_sweep.cli.command import parser, run, typed_words
 from fpp_sweep.cli.flags import add_run_flags, flags_in_errors
 from fpp_sweep.reproduce.experiment_files import find, shipped
-from fpp_sweep.reproduce.selection import Request, folder_name_of, select
+from fpp_sweep.reproduce.selection import folder_name_of, select
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.specs import Precision
+from fpp_sweep.sweep.folders import require_writable
 
 NAME_WIDTH = 16  # length of the longest name in the list
 
@@ -33,17 +35,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     plugins.load_plugins(*args.plugin)
     with flags_in_errors(args):
-        request = Request.of(args)
         folder = args.out / folder_name_of(args.name, args.model)
-        selection = select(request)
-    from fpp_sweep.reproduce import session  # start-up time
+        selection = select(args)
+    from fpp_sweep.reproduce.running import run_selection  # start-up time
+    from fpp_sweep.sweep import api, launch  # start-up time
 
     if args.dry_run:
-        session.print_dry_run(selection)
+        launch.print_dry_run(list(selection.spaces.values()))
         return
+    require_writable(folder.parent)
     command = command_line("reproduce", typed_words(argv))
-    options = session.options_of(args, command=command)
-    if not session.run_selection(selection, folder, options):
+    options = api.Options(address=args.address, tracking_uri=args.tracking_uri, verbose=args.verbose, command=command)
+    try:
+        succeeded = run_selection(selection, folder, options)
+    except api.InterruptedSweep:
+        print(f"interrupted; the same command continues:\n    {runnable(command)}", file=sys.stderr)
+        raise SystemExit(130) from None
+    if not succeeded:
         raise SystemExit(1)
 
 

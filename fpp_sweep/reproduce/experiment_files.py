@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,32 +119,3 @@ def _check_figure(experiment: Experiment) -> None:
     with at_key("figure"):
         for name in names:
             known_name("column", name, columns)
-
-
-# --- rows in several precisions -----------------------------------------------------------------------
-
-
-def in_precisions(experiment: Experiment, precisions: Sequence[str]) -> Experiment:
-    """Return the experiment with every row in each precision; claims are about the first one."""
-    document = experiment.document.copy()
-    rows = []
-    for index, row in enumerate(experiment.rows):
-        values = document.value["rows"][index]
-        variants = [values]
-        if row.set is not None:
-            names = [row.name, *names_in_precisions(row.name, precisions)]
-            variants = []
-            for name, precision in zip(names, precisions, strict=True):
-                changes = {"name": name, "title": f"{row.title}, {precision}"}
-                variants.append({**values, **changes, "set": {**row.set, "precision": precision}})
-        for variant in variants:
-            rows.append(variant)
-            document.use_places(f"variants.{len(rows) - 1}", f"rows.{index}")
-    document.value["rows"] = rows
-    document.use_places("rows", "variants")
-    return experiment_of(document, experiment.name)
-
-
-def names_in_precisions(row: str, precisions: Sequence[str]) -> list[str]:
-    """Return the names of a row in the precisions after the first."""
-    return [f"{row}_{precision}" for precision in precisions[1:]]

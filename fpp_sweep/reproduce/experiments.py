@@ -7,7 +7,7 @@ trial, and a column with a `set` adds settings for a separate trial. All other k
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -116,6 +116,15 @@ class ExperimentRow:
         return self.set is not None and set(self.checkpoints) <= set(checkpoints)
 
 
+def names_in_precisions(row: str, precisions: Sequence[str]) -> list[str]:
+    """Return the names of a row in each precision.
+
+    >>> names_in_precisions("tpt", ["released", "float32"])
+    ['tpt', 'tpt_float32']
+    """
+    return [row, *(f"{row}_{precision}" for precision in precisions[1:])]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """A sentence about a table: a row is better or worse than others in a column, or differs from them."""
@@ -159,6 +168,7 @@ class Experiment:
     figure: ExperimentFigure | None = None
     alone: bool = False  # on one worker and without cached results, because times are compared
     document: Document = field(repr=False)
+    precisions: tuple[str, ...] = ()  # of every row; empty: each row has its own
 
     def row(self, name: str) -> ExperimentRow:
         return next(row for row in self.rows if row.name == name)
@@ -172,19 +182,40 @@ class Experiment:
         for key in TABLE_KEYS:
             document.value.pop(key, None)
         points: list[dict[str, Any]] = []  # the settings of each trial, without repetitions
-        for index, row in enumerate(self.rows):
+        indices = self._indices_in_file()
+        for row in self.rows:
             if (rows and row.name not in rows) or not row.can_run(checkpoints):
                 continue
             for column in self.columns:
                 point = self.settings(row, column, checkpoints)
                 if point not in points:
-                    document.use_places(f"grid.{len(points)}", f"rows.{index}.set")
+                    document.use_places(f"grid.{len(points)}", f"rows.{indices[row.name]}.set")
                     points.append(point)
         if not points:
             needed = sorted({f"--{name}" for row in self.rows for name in row.checkpoints})
             raise InputError(f"table {self.name} has no row that can be run: give {' or '.join(needed)} a checkpoint")
         document.value["grid"] = points
         return space_from(document, self.name, [*self._fixed_settings(), *overrides])
+
+    def _indices_in_file(self) -> dict[str, int]:
+        """Return the index of each row's entry in the file, by name; a row has one entry for all its precisions."""
+        indices = {}
+        for index, entry in enumerate(self.document.value["rows"]):
+            for name in names_in_precisions(entry["name"], self.precisions):
+                indices[name] = index
+        return indices
+
+    def in_precisions(self, precisions: Sequence[str]) -> Experiment:
+        """Return the experiment with every row in each precision; claims are about the first one."""
+        rows = []
+        for row in self.rows:
+            if row.set is None:
+                rows.append(row)
+                continue
+            for name, precision in zip(names_in_precisions(row.name, precisions), precisions, strict=True):
+                settings = {**row.set, "precision": precision}
+                rows.append(replace(row, name=name, title=f"{row.title}, {precision}", set=settings))
+        return replace(self, rows=tuple(rows), precisions=tuple(precisions))
 
     def _fixed_settings(self) -> list[str]:
         fixed = {**FIXED, "name": self.name}

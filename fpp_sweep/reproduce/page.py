@@ -1,4 +1,4 @@
-"""reproduction.html: all tables of a reproduction on one page, with claims, figures, and how to make it again."""
+"""The files of a table, and reproduction.html: all tables on one page, with claims, figures and settings."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from fpp_sweep.report.html import safe, write_html
 from fpp_sweep.report.table import Row, Table, cells_of, columns_of
 from fpp_sweep.reproduce.claims import judge_claims
 from fpp_sweep.reproduce.experiment_files import shipped
-from fpp_sweep.reproduce.figures import figures_of_page
-from fpp_sweep.reproduce.output import DIFFERS, claims_section, column_sections
+from fpp_sweep.reproduce.experiments import Experiment
+from fpp_sweep.reproduce.figures import figures_of_page, write_figure
+from fpp_sweep.reproduce.output import DIFFERS, claims_section, column_sections, write_table
 from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
-from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, ResultTable, load_table
+from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, ResultTable, load_table, save_experiment, table_of
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
 
@@ -54,6 +55,17 @@ class LoadedTable:
         return self.sweep.path.name
 
 
+def write_results(
+    folder: SweepFolder, experiment: Experiment, checkpoints: Mapping[str, str], run_notes: Sequence[str]
+) -> ResultTable:
+    """Write the table and the figure of an experiment that has ended, and return the table."""
+    save_experiment(folder.path, experiment, checkpoints, run_notes)
+    table = table_of(experiment, folder, checkpoints, run_notes)
+    write_table(folder.report, table)
+    write_figure(folder, table)
+    return table
+
+
 def write_page(folder: Path, tables: Mapping[str, ResultTable] | None = None) -> Path:
     """Write the page of a reproduction's folder; tables that are passed, by name, are not made again."""
     tables = tables or {}
@@ -80,27 +92,12 @@ def write_page(folder: Path, tables: Mapping[str, ResultTable] | None = None) ->
 
 def sweeps(folder: Path) -> list[SweepFolder]:
     """Return the experiments' sweeps in the order of `--list`; the user's own come last, once they have ended."""
-    return [SweepFolder(path) for path in _experiment_folders(folder, "sweep.json")]
-
-
-def _experiment_folders(folder: Path, content: str) -> list[Path]:
-    """Return the folders of experiments that have a file, in the order of `sweeps`."""
     order = shipped()
-    names = []
-    for path in folder.iterdir():
-        if not (path / content).is_file():
-            continue
-        if path.name in order or (path / EXPERIMENT_FILE).is_file():
-            names.append(path.name)
-    names.sort(key=_sort_key)
-    return [folder / name for name in names]
-
-
-def _sort_key(name: str) -> tuple[int, str]:
-    order = shipped()
-    if name in order:
-        return order.index(name), name
-    return len(order), name
+    own = []
+    for path in sorted(folder.iterdir()):
+        if path.name not in order and (path / EXPERIMENT_FILE).is_file():
+            own.append(path.name)
+    return [SweepFolder(folder / name) for name in (*order, *own) if (folder / name / "sweep.json").is_file()]
 
 
 def _introduction(loaded_tables: Sequence[LoadedTable]) -> Iterator[Block]:

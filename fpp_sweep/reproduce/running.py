@@ -1,20 +1,20 @@
-"""Runs experiments one after the other on the same workers, with one cache of task results."""
+"""Runs the experiments of a selection on the same workers with one cache, prints their tables, and writes the page."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce.figures import write_figure
-from fpp_sweep.reproduce.output import write_table
+from fpp_sweep.reproduce.output import as_text
+from fpp_sweep.reproduce.page import write_page, write_results
 from fpp_sweep.reproduce.selection import Selection
-from fpp_sweep.reproduce.tables import ResultTable, save_experiment, table_of
+from fpp_sweep.reproduce.tables import ResultTable
 from fpp_sweep.search.question import require_askable
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
@@ -93,18 +93,8 @@ def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[st
                     workers = open_workers(space, own_options, reproduction.tasks)
                     shared_workers = worker_stack.enter_context(workers)
                 run_sweep(space, own_options, shared_workers)
-            yield name, write_results(reproduction, name)
-
-
-def write_results(reproduction: Reproduction, name: str) -> ResultTable:
-    """Write the table and the figure of an experiment that has ended, and return the table."""
-    selection, folder = reproduction.selection, reproduction.sweep(name)
-    experiment, notes = selection.experiments[name], selection.notes[name]
-    save_experiment(folder.path, experiment, selection.checkpoints, notes)
-    table = table_of(experiment, folder, selection.checkpoints, notes)
-    write_table(folder.report, table)
-    write_figure(folder, table)
-    return table
+            selection = reproduction.selection
+            yield name, write_results(folder, experiment, selection.checkpoints, selection.notes[name])
 
 
 def _is_done(folder: SweepFolder, space: Space, options: Options) -> bool:
@@ -118,6 +108,27 @@ def _is_done(folder: SweepFolder, space: Space, options: Options) -> bool:
     if info.state != "finished" or info.space != space.plain() or len(records) < len(rows) + len(space.baselines()):
         return False
     return all(record.state == "complete" for record in records)
+
+
+def run_selection(selection: Selection, folder: Path, options: Options) -> bool:
+    """Run all experiments of a selection in a folder; return False if a row of a table failed."""
+    reproduction = Reproduction(folder, selection)
+    tables = dict(reproduce(reproduction, options))
+    for name in selection.experiments:
+        print(as_text(tables[name]))
+    if tables:
+        write_and_deliver(reproduction, tables, options.tracking_uri)
+    print(f"\nreproduction: {folder}   tables: {folder}/*/report/table.(csv|md|tex)")
+    return not any(table.failed for table in tables.values())
+
+
+def write_and_deliver(reproduction: Reproduction, tables: Mapping[str, ResultTable], tracking_uri: str | None) -> None:
+    """Write the page, and bring MLflow up to date."""
+    page = write_page(reproduction.folder, tables)
+    problem = deliver_all([reproduction.sweep(name) for name in tables], [page], tracking_uri)
+    if problem:
+        print(f"MLflow lacks the tables: {problem}", file=sys.stderr)
+    print(f"\npage: {page.resolve().as_uri()}")
 
 
 def deliver_all(folders: Sequence[SweepFolder], files: Sequence[Path], tracking_uri: str | None) -> str | None:

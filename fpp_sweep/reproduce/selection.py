@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fpp_sweep.cli.flags import overrides
-from fpp_sweep.reproduce.experiment_files import find, in_precisions, names_in_precisions, shipped
-from fpp_sweep.reproduce.experiments import Experiment
+from fpp_sweep.reproduce.experiment_files import find, shipped
+from fpp_sweep.reproduce.experiments import Experiment, names_in_precisions
 from fpp_sweep.reproduce.printed import is_papers_model
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown
@@ -34,71 +34,37 @@ class Selection:
     checkpoints: Mapping[str, str] = field(default_factory=dict)  # the user's files, by kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The part of a command line that selects experiments and their settings."""
-
-    tables: Sequence[str]  # names, files, or `all`
-    rows: Sequence[str]  # empty: all rows
-    precisions: Sequence[Precision]  # precisions of every row; empty: see `requested_precisions`
-    checkpoints: Mapping[str, str]  # the user's files, by kind
-    model: str
-    datasets: Sequence[str] | None
-    dataset_file: str | None
-    assignments: Sequence[str]  # `key=value`, of all flags that are short for a key, and of --set
-    allow_missing: bool  # datasets may be missing
-    on_cluster: bool
-
-    @classmethod
-    def of(cls, args: argparse.Namespace) -> Request:
-        """Read the arguments; raise InputError for a checkpoint that does not exist."""
-        return cls(
-            tables=list(dict.fromkeys(args.table)),
-            rows=args.methods,
-            precisions=list(dict.fromkeys(args.precision)),
-            checkpoints=_checkpoints(args),
-            model=args.model,
-            datasets=args.datasets,
-            dataset_file=args.dataset_file,
-            assignments=overrides(args),
-            allow_missing=args.allow_missing,
-            on_cluster=bool(args.address),
-        )
-
-
-def _checkpoints(args: argparse.Namespace) -> dict[str, str]:
-    paths = {"coop": args.coop, "maple": args.maple}
+def checkpoints_of(args: argparse.Namespace) -> dict[str, str]:
+    """Return the user's checkpoints by kind; raise InputError for one that does not exist."""
     checkpoints = {}
-    for kind, path in paths.items():
-        if not path:
-            continue
-        file = user_path(path)
-        if not file.is_file():
-            raise InputError(f"--{kind} {path}: no such file; correct the path")
-        checkpoints[kind] = str(file)
+    for kind, path in (("coop", args.coop), ("maple", args.maple)):
+        if path:
+            file = user_path(path)
+            if not file.is_file():
+                raise InputError(f"--{kind} {path}: no such file; correct the path")
+            checkpoints[kind] = str(file)
     return checkpoints
 
 
-def select(request: Request) -> Selection:
+def select(args: argparse.Namespace) -> Selection:
     """Return the selected experiments; raise InputError for wrong names, rows or settings."""
-    experiments = {experiment.name: experiment for experiment in requested_experiments(request)}
-    rows = list(request.rows)
-    precisions = requested_precisions(request)
-    if precisions:
-        for name, experiment in experiments.items():
-            experiments[name] = in_precisions(experiment, precisions)
-        rows += _rows_in_precisions(rows, precisions, experiments.values())
+    experiments = {experiment.name: experiment for experiment in requested_experiments(args)}
+    rows = list(args.methods)
     check_rows(rows, experiments.values())
+    precisions = requested_precisions(args)
+    if precisions:
+        experiments = {name: experiment.in_precisions(precisions) for name, experiment in experiments.items()}
+        rows = [name for row in rows for name in names_in_precisions(row, precisions)]
     spaces = {}
     notes = {}
     left_out: dict[str, None] = {}  # a line for each dataset, though tables share datasets
     for name, experiment in experiments.items():
-        selected = select_space(experiment, request, rows)
+        selected = select_space(experiment, args, rows)
         spaces[name], notes[name] = selected.space, selected.notes
         left_out.update(dict.fromkeys(selected.missing.values()))
     for reason in left_out:
         note(f"left out: {reason}")
-    return Selection(experiments=experiments, spaces=spaces, notes=notes, checkpoints=request.checkpoints)
+    return Selection(experiments=experiments, spaces=spaces, notes=notes, checkpoints=checkpoints_of(args))
 
 
 def folder_name_of(name: str | None, model: str) -> str:
@@ -109,21 +75,22 @@ def folder_name_of(name: str | None, model: str) -> str:
     return name
 
 
-def requested_experiments(request: Request) -> list[Experiment]:
+def requested_experiments(args: argparse.Namespace) -> list[Experiment]:
     """Return the requested tables, each once; `all` leaves out those without a requested row, or that cannot run."""
-    experiments = [find(name) for name in request.tables if name != ALL]
-    if ALL not in request.tables:
+    requested = list(dict.fromkeys(args.table))
+    experiments = [find(name) for name in requested if name != ALL]
+    if ALL not in requested:
         return experiments
-    others = [find(name) for name in shipped() if name not in request.tables]
-    require_known_rows(request.rows, [*experiments, *others])
+    others = [find(name) for name in shipped() if name not in requested]
+    require_known_rows(args.methods, [*experiments, *others])
     without_rows = []
     problems: dict[str, None] = {}  # a line for each, though tables share datasets
     for experiment in others:
-        if not has_row(experiment, request.rows):
+        if not has_row(experiment, args.methods):
             without_rows.append(experiment.name)
             continue
         try:
-            select_space(experiment, request, request.rows)
+            select_space(experiment, args, args.methods)
         except InputError as error:
             problems[str(error)] = None
         else:
@@ -131,32 +98,32 @@ def requested_experiments(request: Request) -> list[Experiment]:
     for problem in problems:
         note(f"left out: {problem}")
     if without_rows:
-        note(f"left out, because they have no row {' or '.join(request.rows)}: {', '.join(without_rows)}")
+        note(f"left out, because they have no row {' or '.join(args.methods)}: {', '.join(without_rows)}")
     return experiments
 
 
 # --- precisions and rows ------------------------------------------------------------------------------
 
 
-def requested_precisions(request: Request) -> list[Precision]:
+def requested_precisions(args: argparse.Namespace) -> list[Precision]:
     """Return the precisions of every row; empty: each row has that of its table."""
-    if request.precisions:
-        return possible_precisions(request)
-    is_set = any("precision" in assignment.partition("=")[0] for assignment in request.assignments)
-    if is_papers_model(request.model) and not is_set:
+    if args.precision:
+        return possible_precisions(args)
+    is_set = any("precision" in assignment.partition("=")[0] for assignment in overrides(args))
+    if is_papers_model(args.model) and not is_set:
         return list(PAPERS_PRECISIONS)
     return []
 
 
-def possible_precisions(request: Request) -> list[Precision]:
+def possible_precisions(args: argparse.Namespace) -> list[Precision]:
     """Return the requested precisions without those that this machine lacks; a cluster's machines may differ."""
     from fpp_sweep.core.compute import devices, precision  # start-up time
 
     possible = []
     problems = []
-    for name in request.precisions:
+    for name in dict.fromkeys(args.precision):
         try:
-            if not request.on_cluster:
+            if not args.address:
                 precision.require_precision_support(adaptation_precision(name), devices.choose_device("auto"))
             possible.append(name)
         except InputError as error:
@@ -166,19 +133,6 @@ def possible_precisions(request: Request) -> list[Precision]:
     for problem in problems:
         note(f"its rows are left out: {problem}")
     return possible
-
-
-def _rows_in_precisions(
-    names: Sequence[str], precisions: Sequence[str], experiments: Iterable[Experiment]
-) -> list[str]:
-    """Return the further precisions of the rows that were selected by name."""
-    rows: set[str] = set()
-    for experiment in experiments:
-        rows.update(row.name for row in experiment.rows)
-    further = []
-    for name in names:
-        further += [row for row in names_in_precisions(name, precisions) if row in rows]
-    return further
 
 
 def has_row(experiment: Experiment, names: Sequence[str]) -> bool:
@@ -208,13 +162,14 @@ def check_rows(names: Sequence[str], experiments: Collection[Experiment]) -> Non
 # --- spaces -------------------------------------------------------------------------------------------
 
 
-def assignments_of(experiment: Experiment, request: Request) -> list[str]:
+def assignments_of(experiment: Experiment, args: argparse.Namespace) -> list[str]:
     """Return the settings of the command line, with the datasets of the model."""
-    if request.model == "tiny" and not (request.datasets or request.dataset_file):
-        return [f"work.datasets=[{', '.join(experiment.embedded_datasets())}]", *request.assignments]
-    if request.dataset_file and not request.datasets:
-        return ["work.datasets=[]", *request.assignments]
-    return list(request.assignments)
+    datasets = []
+    if args.dataset_file and not args.datasets:
+        datasets = ["work.datasets=[]"]
+    elif args.model == "tiny" and not args.datasets:
+        datasets = [f"work.datasets=[{', '.join(experiment.embedded_datasets())}]"]
+    return [*datasets, *overrides(args)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,19 +181,20 @@ class SelectedSpace:
     missing: Mapping[str, str]  # why datasets cannot be opened, by name
 
 
-def select_space(experiment: Experiment, request: Request, rows: Sequence[str]) -> SelectedSpace:
+def select_space(experiment: Experiment, args: argparse.Namespace, rows: Sequence[str]) -> SelectedSpace:
     """Return an experiment's space; raise InputError if nothing of it can be run."""
-    assignments = assignments_of(experiment, request)
-    space = experiment.space(overrides=assignments, checkpoints=request.checkpoints, rows=rows)
+    checkpoints = checkpoints_of(args)
+    assignments = assignments_of(experiment, args)
+    space = experiment.space(overrides=assignments, checkpoints=checkpoints, rows=rows)
     notes = []
     missing: dict[str, str] = {}
-    if request.allow_missing:
+    if args.allow_missing:
         present, missing = present_datasets(space)
         assignments.append(f"work.datasets={json.dumps(present)}")
-        space = experiment.space(overrides=assignments, checkpoints=request.checkpoints, rows=rows)
+        space = experiment.space(overrides=assignments, checkpoints=checkpoints, rows=rows)
         if missing:
             notes.append(f"PARTIAL: without {', '.join(missing)}, which are not there")
-    without = [row.title for row in experiment.rows if not set(row.checkpoints) <= request.checkpoints.keys()]
+    without = [row.title for row in experiment.rows if not set(row.checkpoints) <= checkpoints.keys()]
     if without:
         notes.append(f"PARTIAL: without {', '.join(without)}, whose checkpoints were not passed")
     return SelectedSpace(space=space, notes=notes, missing=missing)

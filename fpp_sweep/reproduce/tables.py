@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -263,45 +263,32 @@ def _interval(samples: SplitSamples, record: TrialRecord, column: ExperimentColu
 # --- saved tables ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SavedExperiment:
-    """An experiment as it was run."""
-
-    experiment: Experiment
-    checkpoints: Mapping[str, str]  # the user's files, by kind
-    run_notes: Sequence[str]
-
-
 def save_experiment(
     folder: Path, experiment: Experiment, checkpoints: Mapping[str, str], run_notes: Sequence[str]
 ) -> None:
-    """Write what `saved_experiment` reads to an experiment's folder."""
-    document = {"experiment": experiment.document.value, "files": dict(checkpoints), "ran": list(run_notes)}
+    """Write what `load_table` reads to an experiment's folder."""
+    document = {
+        "experiment": experiment.document.value,
+        "precisions": list(experiment.precisions),
+        "files": dict(checkpoints),
+        "ran": list(run_notes),
+    }
     write_json(folder / EXPERIMENT_FILE, document)
 
 
-def saved_experiment(folder: Path) -> SavedExperiment:
-    """Return the experiment of a folder as it was run, or that of the package if the run has not ended."""
-    file = folder / EXPERIMENT_FILE
+def load_table(folder: SweepFolder) -> ResultTable:
+    """Return a sweep's table of the experiment as it was run, or of the package's if the run has not ended."""
+    file = folder.path / EXPERIMENT_FILE
     try:
         document = json.loads(read_own(file))
-        plain, checkpoints, run_notes = document["experiment"], document["files"], document["ran"]
+        experiment = experiment_of(of_plain(document["experiment"], str(file)), folder.path.name)
+        precisions, checkpoints, run_notes = document["precisions"], document["files"], document["ran"]
+        if not all(isinstance(text, str) for text in (*precisions, *checkpoints, *checkpoints.values(), *run_notes)):
+            raise ValueError("precisions, files and ran must be texts")
     except FileNotFoundError:
-        return SavedExperiment(find(folder.name), {}, [])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return table_of(find(folder.path.name), folder, {})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{file}: not readable ({error})") from error
-    if not isinstance(checkpoints, dict) or not _are_texts([*checkpoints, *checkpoints.values()]):
-        raise InputError(f"{file}: files must be a mapping of texts")
-    if not isinstance(run_notes, list) or not _are_texts(run_notes):
-        raise InputError(f"{file}: ran must be a list of texts")
-    return SavedExperiment(experiment_of(of_plain(plain, str(file)), folder.name), checkpoints, run_notes)
-
-
-def load_table(folder: SweepFolder) -> ResultTable:
-    """Return the table of a sweep, with the experiment as it was run."""
-    saved = saved_experiment(folder.path)
-    return table_of(saved.experiment, folder, saved.checkpoints, saved.run_notes)
-
-
-def _are_texts(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
+    if precisions:
+        experiment = experiment.in_precisions(precisions)
+    return table_of(experiment, folder, checkpoints, run_notes)

@@ -63,27 +63,27 @@ def test_bad_input_is_one_line(words, message, capsys):
 
 def test_a_precision_that_this_machine_lacks_is_left_out_unless_there_is_no_other(monkeypatch, capsys):
     from fpp_sweep.reproduce.__main__ import parse
-    from fpp_sweep.reproduce.selection import Request, possible_precisions
+    from fpp_sweep.reproduce.selection import possible_precisions
 
     monkeypatch.setattr("fpp_sweep.core.compute.devices.choose_device", lambda name: "cpu")
     words = ["--table", "main", "--precision", "tf32"]
     line = "precision tf32: needs a GPU with compute capability 8.0 or later, this is a cpu; use float32"
     with pytest.raises(InputError, match=line):
-        possible_precisions(Request.of(parse(words)))
-    assert possible_precisions(Request.of(parse([*words, "float32"]))) == ["float32"]
+        possible_precisions(parse(words))
+    assert possible_precisions(parse([*words, "float32"])) == ["float32"]
     assert f"its rows are left out: {line}" in capsys.readouterr().err
-    on_cluster = Request.of(parse([*words, "--address", "auto"]))
+    on_cluster = parse([*words, "--address", "auto"])
     assert possible_precisions(on_cluster) == ["tf32"]  # a cluster's machines may have it
 
 
 def test_rows_of_the_papers_model_are_run_as_printed_and_in_float32():
     from fpp_sweep.reproduce.__main__ import parse
-    from fpp_sweep.reproduce.selection import Request, requested_precisions
+    from fpp_sweep.reproduce.selection import requested_precisions
 
     words = ["--table", "main", "--model", "ViT-B-16/openai"]
-    assert requested_precisions(Request.of(parse(words))) == ["released", "float32"]
-    assert requested_precisions(Request.of(parse([*words, "--set", "base.precision=float32"]))) == []
-    assert requested_precisions(Request.of(parse(["--table", "main"]))) == []
+    assert requested_precisions(parse(words)) == ["released", "float32"]
+    assert requested_precisions(parse([*words, "--set", "base.precision=float32"])) == []
+    assert requested_precisions(parse(["--table", "main"])) == []
 
 
 def test_a_row_by_name_is_run_in_every_precision(monkeypatch):
@@ -118,13 +118,13 @@ def test_rows_and_tables_may_be_given_in_several_flags():
 
 def test_missing_datasets_are_left_out_with_a_note_in_every_table(tmp_path, capsys):
     from fpp_sweep.reproduce.__main__ import parse
-    from fpp_sweep.reproduce.selection import Request, select
+    from fpp_sweep.reproduce.selection import select
 
     build_coop(tmp_path, "dtd", parts={"train": 4, "val": 4, "test": 4})
     table = ["--table", "main", "costs", "--data-root", str(tmp_path)]
 
     def select_datasets(*names):
-        return select(Request.of(parse([*table, "--datasets", *names, "--allow-missing"])))
+        return select(parse([*table, "--datasets", *names, "--allow-missing"]))
 
     with_one = select_datasets("dtd", "pets", "scenes")
     for name in ("main", "costs"):
@@ -143,10 +143,10 @@ def test_missing_datasets_are_left_out_with_a_note_in_every_table(tmp_path, caps
 
 def test_all_tables_without_a_dataset_that_is_there_are_left_out_in_one_note(tmp_path, capsys):
     from fpp_sweep.reproduce.__main__ import parse
-    from fpp_sweep.reproduce.selection import Request, requested_experiments
+    from fpp_sweep.reproduce.selection import requested_experiments
 
     words = ["--table", "all", "--data-root", str(tmp_path), "--datasets", "pets", "cars", "--allow-missing"]
-    assert requested_experiments(Request.of(parse(words))) == []
+    assert requested_experiments(parse(words)) == []
     lines = [line for line in capsys.readouterr().err.splitlines() if "none of pets, cars can be opened" in line]
     assert len(lines) == 1
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fpp_sweep.reproduce.cells import mean_printed
-from fpp_sweep.reproduce.experiment_files import SHIPPED, find, in_precisions, shipped
+from fpp_sweep.reproduce.experiment_files import SHIPPED, find, shipped
 from fpp_sweep.reproduce.experiments import ExperimentRow
 from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber, mean_of_printed
 from fpp_sweep.spec.config import preset
@@ -201,7 +201,7 @@ def test_unknown_tables_and_tables_that_need_photographs_are_refused():
 
 
 def test_rows_in_two_precisions_are_adjacent_and_separate_trials():
-    both = in_precisions(find("dynaprompt"), ["fp16", "float32"])
+    both = find("dynaprompt").in_precisions(["fp16", "float32"])
     computed_rows = [row for row in find("dynaprompt").rows if row.set]
     names, printed = [], []
     for row in computed_rows:

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce import session
+from fpp_sweep.reproduce import running
 from fpp_sweep.reproduce.experiment_files import find, load
 from fpp_sweep.reproduce.page import write_page
+from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.reproduce.tables import save_experiment
 from fpp_sweep.show import main
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.sweep.api import Options
 from tests.kit.experiments import result_from_stats, two_seed_result, write_experiment, write_predictions
 from tests.kit.measured import World
 from tests.kit.records import HOSTILE, sweep_info, trial, write_sweep
@@ -211,9 +213,19 @@ def test_tables_can_be_sorted_fit_a_phone_and_print_in_black(tmp_path, scheme):
 
 
 def test_tables_that_did_not_reach_mlflow_are_an_error_and_the_page_is_still_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(session, "write_page", lambda folder, tables: tmp_path / "page.html")
-    monkeypatch.setattr(session, "deliver_all", lambda sweeps, pages, uri: "no answer in time")
-    session.write_and_deliver(SimpleNamespace(folder=tmp_path, sweep=lambda name: None), {"main": None}, None)
+    monkeypatch.setattr(running, "write_page", lambda folder, tables: tmp_path / "page.html")
+    monkeypatch.setattr(running, "deliver_all", lambda sweeps, pages, uri: "no answer in time")
+    running.write_and_deliver(SimpleNamespace(folder=tmp_path, sweep=lambda name: None), {"main": None}, None)
     out, err = capsys.readouterr()
     assert err == "MLflow lacks the tables: no answer in time\n"
     assert out.endswith(f"page: {(tmp_path / 'page.html').resolve().as_uri()}\n")
+
+
+@pytest.mark.parametrize(
+    ("failed", "succeeded"), [((), True), ((False, False), True), ((False, True), False), ((True, True), False)]
+)
+def test_a_reproduction_fails_if_a_row_of_one_table_failed(tmp_path, monkeypatch, failed, succeeded):
+    tables = {str(number): SimpleNamespace(failed=has_failed) for number, has_failed in enumerate(failed)}
+    monkeypatch.setattr(running, "reproduce", lambda *_: tables)
+    monkeypatch.setattr(running, "write_and_deliver", lambda *_: None)
+    assert running.run_selection(Selection(), tmp_path / "main", Options()) is succeeded
