@@ -1,4 +1,4 @@
-"""How far a whole sweep is, over search, final stage and test split: on the terminal, on the page and in `show`."""
+"""The share of a whole sweep that is done, over search, final stage and test split, and the time that is left."""
 
 from __future__ import annotations
 
