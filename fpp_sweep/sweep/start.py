@@ -25,7 +25,7 @@ FIRST_RELOAD_SECONDS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What a driver starts with."""
+    """The space and the record that a driver starts with."""
 
     space: Space
     record: SweepRecord  # of a resumed sweep it is written once the inputs are checked
