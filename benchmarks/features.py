@@ -30,9 +30,8 @@ from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets import Dataset, FileImages, open_dataset
 from fpp_sweep.core.images.features import BATCH, FeatureCache
 from fpp_sweep.core.images.views import sample_rng
-from fpp_sweep.core.models.clip import Clip, Preprocess
-from fpp_sweep.core.models.image_tower import shorten_last_block
-from fpp_sweep.core.models.loading import load
+from fpp_sweep.core.models.clip import Clip, Preprocess, shorten_last_block
+from fpp_sweep.core.models.load import load
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.progress import time_shares
 from tests.kit.views import make_views

@@ -137,7 +137,7 @@ def tokenised() -> dict[str, Any]:
     """Return the contents of the file, computed by open_clip's tokenizer."""
     # imported here because they load open_clip, which readers of the file do not need
     from fpp_sweep.core.datasets import imagenet_classes
-    from fpp_sweep.core.models.building import BpeTokenizer
+    from fpp_sweep.core.models.load import BpeTokenizer
 
     tokenizer = BpeTokenizer()
 

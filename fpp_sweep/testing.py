@@ -28,8 +28,8 @@ from torch import Tensor
 from fpp_sweep.core.methods import TextModel, build_method
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.models.loading import load
-from fpp_sweep.core.models.model_names import EMBEDDED
+from fpp_sweep.core.models.load import load
+from fpp_sweep.core.models.names import EMBEDDED
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.records.records import TrialRecord, trial_name
 from fpp_sweep.search.study import Suggestion, SweepStudy
@@ -39,7 +39,7 @@ from fpp_sweep.spec.catalogue import MethodRow, MetricRow
 from fpp_sweep.spec.config import AdaptConfig
 from fpp_sweep.spec.errors import InputError, type_and_message
 from fpp_sweep.trial.adapting import reachable_tensors
-from fpp_sweep.trial.prompts import class_texts
+from fpp_sweep.trial.prompts import fitting_texts
 
 CLASSES = ("cat", "dog", "bird")
 PROMPT = "a photo of a"
@@ -116,7 +116,7 @@ def _require_none(title: str, row: catalogue.Row | None, problems: Generator[str
 def _text_model(clip: Clip) -> tuple[TextModel, Tensor]:
     """Return a model's text side for the made-up classes, and the context of a prompt."""
     context = open_prompt(clip, PROMPT).context
-    return TextModel(texts=class_texts(clip, CLASSES, len(context)), logit_scale=clip.logit_scale), context
+    return TextModel(texts=fitting_texts(clip, CLASSES, len(context)), logit_scale=clip.logit_scale), context
 
 
 @dataclass(frozen=True, slots=True)

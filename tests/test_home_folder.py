@@ -13,7 +13,7 @@ from fpp_sweep.cli.flags import FLAGS
 from fpp_sweep.cli.names import find_folder, find_sweep
 from fpp_sweep.core.datasets.custom import custom_datasets
 from fpp_sweep.core.images.cache import default_cache
-from fpp_sweep.core.models import model_names
+from fpp_sweep.core.models import names
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.config import require_prompt, require_templates
 from fpp_sweep.spec.errors import InputError
@@ -99,7 +99,7 @@ def test_files_of_models_prompts_and_templates_are_found_in_the_home_folder(home
     for name in ("clip.pt", "prompt.safetensors"):
         (home / name).touch()
     (home / "t.json").write_text(json.dumps(["a photo of a {}."]))
-    model_names.require_model("ViT-B-16:~/clip.pt")
+    names.require_model("ViT-B-16:~/clip.pt")
     require_prompt("~/prompt.safetensors")
     require_templates("~/t.json")
     assert file_digest("~/t.json") == file_digest(str(home / "t.json"))

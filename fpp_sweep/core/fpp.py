@@ -19,7 +19,8 @@ from torch import Tensor
 
 from fpp_sweep.core.compute.precision import loss_scale
 from fpp_sweep.core.optim import AdamState, adamw
-from fpp_sweep.core.text.classes import ClassTexts, Noise
+from fpp_sweep.core.text.classes import Noise
+from fpp_sweep.core.text.texts import Texts
 from fpp_sweep.spec.config import Distance, FppConfig, TermDistance
 
 # share and least number of steps after which the drift tells collapsed prompts from others (studies/gate.md)
@@ -50,7 +51,7 @@ class LossSettings:
 
 
 def pretrain(
-    texts: ClassTexts,
+    texts: Texts,
     anchor: Tensor,
     config: FppConfig,
     *,
@@ -100,7 +101,7 @@ def gate_step(steps: int) -> int:
 
 
 @torch.no_grad()
-def _drift(texts: ClassTexts, context: Tensor, target: Tensor) -> float:
+def _drift(texts: Texts, context: Tensor, target: Tensor) -> float:
     """Return the mean squared distance of the classes' text features from those of the anchor prompt."""
     return distance(texts.features(context), target, "squared_l2").item()
 
@@ -115,7 +116,7 @@ def cosine_rate(step: int, steps: int, first: float, final: float) -> float:
 
 
 def _terms_and_gradient(
-    texts: ClassTexts, context: Tensor, target: Tensor, noise: Noise, settings: LossSettings
+    texts: Texts, context: Tensor, target: Tensor, noise: Noise, settings: LossSettings
 ) -> tuple[Tensor, Tensor]:
     """Return the two terms of the loss (2,) at a context (n, W), and the gradient (n, W) of their sum there."""
     context = context.detach().requires_grad_()
@@ -173,14 +174,12 @@ def draw_start(anchor: Tensor, config: FppConfig, generator: torch.Generator) ->
     return (torch.randn(anchor.shape, generator=generator) * config.start_std).to(anchor.device)
 
 
-def draw_noise(
-    texts: ClassTexts, context_tokens: int, config: FppConfig, generator: torch.Generator
-) -> Iterator[Noise]:
+def draw_noise(texts: Texts, context_tokens: int, config: FppConfig, generator: torch.Generator) -> Iterator[Noise]:
     """Yield fresh Gaussian noise for every step: for SOS, the context, and the positions after it."""
     classes = 1
     if not config.noise_shared:
         classes = len(texts)
-    sizes = [1, context_tokens, texts.packing.longest]  # positions: SOS, context, the longest text after it
+    sizes = [1, context_tokens, texts.suffix_positions(context_tokens)]  # SOS, context, the longest text after it
     std = torch.full((sum(sizes), 1), math.sqrt(config.class_var))
     std[1 : 1 + context_tokens] = math.sqrt(config.context_var)
     without_ends = config.noise_positions == "name"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fpp_sweep.core.models.model_names import QUICK_SUFFIX, parse
+from fpp_sweep.core.models.names import QUICK_SUFFIX, parse
 from fpp_sweep.spec.validation import as_mapping, require
 
 AVERAGE = "average"
@@ -83,8 +83,8 @@ def is_papers_model(model: str) -> bool:
 
     >>> [is_papers_model(name) for name in ("ViT-B-16/openai", "ViT-B-16-quickgelu:/data/ViT-B-16.pt", "tiny")]
     [True, True, False]
-    >>> [is_papers_model(f"ViT-B-16+{rest}") for rest in ("quickgelu/openai", "quickgelu:b16.pt", "gelu/openai")]
-    [True, True, False]
+    >>> [is_papers_model(f"ViT-B-16+{rest}") for rest in ("quickgelu:b16.pt", "gelu:ViT-B-16.pt")]
+    [True, False]
     """
     spec = parse(model)
     if spec.architecture.removesuffix(QUICK_SUFFIX) != PAPERS_MODEL or spec.activation == "gelu":

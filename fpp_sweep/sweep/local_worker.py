@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fpp_sweep.core.models.model_names import EMBEDDED
+from fpp_sweep.core.models.names import EMBEDDED
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.messages import note

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fpp_sweep.core.datasets import custom_datasets, list_split, require_known, require_possible_split, resolve
-from fpp_sweep.core.models.model_names import require_model
+from fpp_sweep.core.models.names import require_model
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.config import is_template_file, require_prompt, require_templates

@@ -92,7 +92,7 @@ def pack_state(adapter: Adapter) -> bytes | None:
 def with_state(adapter: Adapter, data: bytes) -> Adapter:
     """Return the adapter in the state in which the previous shard left the stream."""
     method = cast("StatefulMethod[Any]", adapter.method)  # only stateful methods leave a state behind
-    device = adapter.model.texts.sos.device
+    device = adapter.model.texts.tower.device
     tensors = {name: tensor.to(device) for name, tensor in load(data).items()}
     return replace(adapter, state=method.unpack(adapter.state, tensors))
 

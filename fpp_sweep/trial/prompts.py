@@ -14,26 +14,25 @@ from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, open_prompt
-from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.core.text.ensemble import ensemble_features
+from fpp_sweep.core.text.texts import Texts, class_texts, ensemble_features, gaussian_texts
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.tasks import PretrainTask
 from fpp_sweep.trial.templates import texts_by_class
 
 
-def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int, after: str = "") -> ClassTexts:
+def fitting_texts(clip: Clip, classes: Sequence[str], context_tokens: int, after: str = "") -> Texts:
     """Return the texts of a dataset's classes, checked to fit the model with a context of that length.
 
     `after` are a prompt's words between context and class name.
     """
-    texts = ClassTexts.of_names(clip.text, clip.tokenizer, classes, after=after)
+    texts = class_texts(clip.text, clip.tokenizer, classes, after=after)
     texts.require_room(context_tokens, classes)
     return texts
 
 
 def prompt_model(clip: Clip, prompt: Prompt, dataset: Dataset) -> TextModel:
     """Return the classifier of a dataset's classes for contexts as long as a prompt's."""
-    texts = class_texts(clip, dataset.classes, len(prompt.context), prompt.after)
+    texts = fitting_texts(clip, dataset.classes, len(prompt.context), prompt.after)
     return TextModel(texts=texts, logit_scale=clip.logit_scale)
 
 
@@ -41,7 +40,7 @@ def ensemble_model(clip: Clip, templates: str, dataset: Dataset) -> TextModel:
     """Return the classifier of a dataset's classes by an ensemble of templates."""
     of_classes = texts_by_class(templates, dataset.name, dataset.classes)
     ensemble = ensemble_features(clip.text, clip.tokenizer, of_classes)
-    texts = class_texts(clip, dataset.classes, 0)
+    texts = fitting_texts(clip, dataset.classes, 0)
     return TextModel(texts=texts, logit_scale=clip.logit_scale, ensemble=ensemble)
 
 
@@ -49,7 +48,7 @@ def open_fitting_prompt(clip: Clip, name: str, datasets: Iterable[Sequence[str]]
     """Open a prompt; raise InputError unless the prompt and all class names fit the model."""
     prompt = open_prompt(clip, name)
     for classes in datasets:
-        class_texts(clip, classes, len(prompt.context), prompt.after)
+        fitting_texts(clip, classes, len(prompt.context), prompt.after)
     return prompt
 
 
@@ -93,14 +92,14 @@ def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Calla
     return Prompt(context=learned.context, origin=origin, after=anchor.after)
 
 
-def _pretraining_texts(clip: Clip, task: PretrainTask, dataset: Dataset, anchor: Prompt) -> ClassTexts:
+def _pretraining_texts(clip: Clip, task: PretrainTask, dataset: Dataset, anchor: Prompt) -> Texts:
     """Return the class texts that FPP learns from."""
     source = task.config.fpp.class_source
     if source == "gaussian":
         generator = torch_generator(task.seed, "fpp", task.dataset, "classes")
-        return ClassTexts.of_gaussians(clip.text, clip.tokenizer, len(dataset.classes), generator)
+        return gaussian_texts(clip.text, clip.tokenizer, len(dataset.classes), generator)
     names = list(imagenet_classes().values()) if source == "imagenet" else dataset.classes
-    return class_texts(clip, names, len(anchor.context), anchor.after)
+    return fitting_texts(clip, names, len(anchor.context), anchor.after)
 
 
 def flatness_weight(config: TrialConfig, dataset: Dataset, source_classes: int) -> float:

@@ -26,7 +26,7 @@ from fpp_sweep.core.datasets import Dataset, open_dataset
 from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.images.views import as_tower_input
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.models.loading import load
+from fpp_sweep.core.models.load import load
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import preset

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import open_prompt
-from fpp_sweep.core.text.ensemble import require_room
+from fpp_sweep.core.text.texts import require_room
 from fpp_sweep.spec.config import is_file_name, is_template_file
 from fpp_sweep.spec.errors import ChangedDataError
 from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation

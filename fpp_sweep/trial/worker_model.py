@@ -20,7 +20,7 @@ from fpp_sweep.core.compute.devices import choose_device
 from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory
 from fpp_sweep.core.compute.precision import computing, require_precision_support
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.models.loading import load
+from fpp_sweep.core.models.load import load
 from fpp_sweep.spec.process import readers
 from fpp_sweep.spec.specs import ModelInfo, StagePrecision, WorkerSpec
 from fpp_sweep.trial.code import code_digest

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from fpp_sweep.core.methods import build_method
-from fpp_sweep.core.models.building import BpeTokenizer, make_clip
 from fpp_sweep.core.models.clip import Preprocess
+from fpp_sweep.core.models.load import BpeTokenizer, make_clip
 from fpp_sweep.core.prompt import from_bytes, open_prompt, prompt_bytes
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig
@@ -44,15 +44,7 @@ def clip():
     model = small_clip(**settings)
     model.load_state_dict(GOLDEN.weights)
     preprocess = Preprocess(size=vision["resolution"])
-    return make_clip(
-        name="golden",
-        model=model,
-        vision=settings["vision_cfg"],
-        tokenizer=BpeTokenizer(),
-        preprocess=preprocess,
-        embedding_scale=1.0,
-        device="cpu",
-    )
+    return make_clip(name="golden", model=model, settings=settings, tokenizer=BpeTokenizer(), preprocess=preprocess)
 
 
 def features(model, prompt):

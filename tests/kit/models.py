@@ -150,20 +150,16 @@ def save_openai_archive(path: Path, *, seed: int = 0, quick_gelu: bool = True) -
 
 def small_vit(**settings: Any) -> Clip:
     """Return a random CLIP as workers hold one: open_clip's ViT and a text tower of three blocks each."""
-    from fpp_sweep.core.models.building import BpeTokenizer, make_clip  # imports open_clip
+    from fpp_sweep.core.models.load import BpeTokenizer, make_clip  # imports open_clip
 
-    vision = {**SMALL_SETTINGS["vision_cfg"], "layers": 3}
-    model = small_clip(
-        vision_cfg=vision, text_cfg={**SMALL_SETTINGS["text_cfg"], "layers": 3}, quick_gelu=True, **settings
-    )
+    vision, text = {**SMALL_SETTINGS["vision_cfg"], "layers": 3}, {**SMALL_SETTINGS["text_cfg"], "layers": 3}
+    model = small_clip(vision_cfg=vision, text_cfg=text, quick_gelu=True, **settings)
     return make_clip(
         name="small-vit",
         model=model,
-        vision=vision,
+        settings={"vision_cfg": vision, "text_cfg": text},
         tokenizer=BpeTokenizer(),
         preprocess=Preprocess(size=vision["image_size"]),
-        embedding_scale=1.0,
-        device="cpu",
     )
 
 

@@ -23,4 +23,4 @@ def make_views(
 ) -> Tensor:
     """Return (count, 3, size, size) normalised float32 views of an RGB image."""
     plan = plan_views(image.size, config, augmix=augmix, flip=flip, rng=rng)
-    return normalize(torch.from_numpy(render_with_pillow(image, plan, preprocess.size)), preprocess)
+    return normalize(torch.from_numpy(render_with_pillow(image, plan, preprocess)), preprocess)

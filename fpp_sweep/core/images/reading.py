@@ -75,7 +75,7 @@ class Reader:
             return UnreadableImage(str(error))
         rng = sample_rng(self.seed, self.dataset, self.split, sample_id)
         plan = plan_views(image.size, self.config, augmix=self.augmix, flip=self.flip, rng=rng)
-        views = torch.from_numpy(render_with_pillow(image, plan, self.preprocess.size))
+        views = torch.from_numpy(render_with_pillow(image, plan, self.preprocess))
         if self.augmix:
             return normalize(views, self.preprocess)
         return views

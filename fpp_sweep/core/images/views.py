@@ -77,8 +77,9 @@ def plan_views(
     )
 
 
-def render_with_pillow(image: Image.Image, plan: ViewPlan, size: int) -> NDArray[Any]:
+def render_with_pillow(image: Image.Image, plan: ViewPlan, preprocess: Preprocess) -> NDArray[Any]:
     """Return (1 + V, 3, size, size) views: bytes, or with AugMix float32 from 0 to 255."""
+    size = preprocess.size
     crops = _render_crops(image, plan, size)
     random_views: Iterable[NDArray[Any]] = crops
     dtype: type[np.generic] = np.uint8
@@ -86,7 +87,7 @@ def render_with_pillow(image: Image.Image, plan: ViewPlan, size: int) -> NDArray
         random_views = mix_views(crops, plan.mixing)
         dtype = np.float32
     views = np.empty((1 + len(plan.boxes), 3, size, size), dtype)
-    views[0] = np.asarray(centre_crop(image, size)).transpose(2, 0, 1)
+    views[0] = np.asarray(plain_view(image, preprocess)).transpose(2, 0, 1)
     for index, pixels in enumerate(random_views, start=1):
         views[index] = pixels.transpose(2, 0, 1)
     return views
@@ -125,20 +126,28 @@ def as_tower_input(views: Tensor, preprocess: Preprocess) -> Tensor:
     return views
 
 
-def centre_crop(image: Image.Image, size: int) -> Image.Image:
-    """Resize the shorter side to `size`, bicubic, and cut out the square in the middle."""
+def plain_view(image: Image.Image, preprocess: Preprocess) -> Image.Image:
+    """Return the whole image resized to a square, or its middle: the shorter side is resized, then cut."""
+    size, resample = preprocess.size, Image.Resampling[preprocess.interpolation.upper()]
+    if preprocess.resize_mode == "squash":
+        return resize(image, (size, size), resample)
+    return centre_crop(image, size, resample)
+
+
+def centre_crop(image: Image.Image, size: int, resample: Image.Resampling) -> Image.Image:
+    """Resize the shorter side to `size`, and cut out the square in the middle."""
     width, height = image.size
     shorter = min(width, height)
     new_width, new_height = int(size * width / shorter), int(size * height / shorter)
     left, top = round((new_width - size) / 2), round((new_height - size) / 2)
     if max(new_width, new_height) > MAX_RESIZED_SIDE * size:
-        return _centre_crop_of_middle(image, size, (new_width, new_height), (left, top))
-    resized = resize(image, (new_width, new_height), Image.Resampling.BICUBIC)
+        return _centre_crop_of_middle(image, size, resample, (new_width, new_height), (left, top))
+    resized = resize(image, (new_width, new_height), resample)
     return resized.crop((left, top, left + size, top + size))
 
 
 def _centre_crop_of_middle(
-    image: Image.Image, size: int, whole_size: tuple[int, int], corner: tuple[int, int]
+    image: Image.Image, size: int, resample: Image.Resampling, whole_size: tuple[int, int], corner: tuple[int, int]
 ) -> Image.Image:
     """Return the centre crop of a long, thin image, all of which would take gigabytes at `whole_size`.
 
@@ -156,7 +165,7 @@ def _centre_crop_of_middle(
     bottom = min(height, math.ceil(y + crop_height) + reach)
     middle = image.crop((left, top, right, bottom))
     box = (x - left, y - top, x - left + crop_width, y - top + crop_height)
-    return resize_box(middle, (size, size), Image.Resampling.BICUBIC, box, is_height_first(image.size, whole_size))
+    return resize_box(middle, (size, size), resample, box, is_height_first(image.size, whole_size))
 
 
 def resize(image: Image.Image, size: tuple[int, int], resample: Image.Resampling) -> Image.Image:

@@ -31,7 +31,7 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from fpp_sweep.core.compute.precision import upcast
-from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.texts import Texts
 
 State = TypeVar("State")
 
@@ -41,16 +41,16 @@ class TextModel:
     """Class texts and the temperature: a classifier of image features for any context.
 
     >>> import torch
-    >>> from fpp_sweep.core.models.loading import load
-    >>> from fpp_sweep.core.text.classes import ClassTexts
+    >>> from fpp_sweep.core.models.load import load
+    >>> from fpp_sweep.core.text.texts import class_texts
     >>> clip = load("tiny", "cpu")
-    >>> texts = ClassTexts.of_names(clip.text, clip.tokenizer, ["circle", "square"])
+    >>> texts = class_texts(clip.text, clip.tokenizer, ["circle", "square"])
     >>> model = TextModel(texts=texts, logit_scale=clip.logit_scale)
     >>> model.features(torch.zeros(3, 4, texts.tower.width)).shape  # three contexts of four tokens
     torch.Size([3, 2, 128])
     """
 
-    texts: ClassTexts
+    texts: Texts
     logit_scale: float
     ensemble: Tensor | None = None  # (K, D) unit class vectors of templates, used whatever the context is
 

@@ -20,7 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from fpp_sweep.core.compute.memory import CACHE_FRACTION, run_in_batches
 from fpp_sweep.core.compute.precision import gradient_scale, product_dtype, upcast
 from fpp_sweep.core.methods.base import TextModel
-from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.texts import Texts
 
 FORWARD_BACKWARD_RATIO = 4  # forward-only batch size / batch size with saved activations
 BACKWARD_BATCHES = 8  # batches of feature dimensions after which a part of J is written
@@ -39,7 +39,7 @@ class FirstGradient(Protocol):
 class ByBackward:
     """First gradient by backward passes, one for each sample, through one graph of the tower."""
 
-    def __init__(self, texts: ClassTexts, context: Tensor) -> None:
+    def __init__(self, texts: Texts, context: Tensor) -> None:
         self._context = context.detach().requires_grad_()
         self._saved: list[Tensor] = []  # the tensors of the graph, so that a worker can count their bytes
         self._batch_size = texts.contexts_per_batch()
@@ -68,7 +68,7 @@ def go_back(features: Tensor, contexts: Tensor, gradients: Tensor) -> Tensor:
 class ByJacobian:
     """First gradient by a product with J (K, D, n * W)."""
 
-    def __init__(self, texts: ClassTexts, context: Tensor) -> None:
+    def __init__(self, texts: Texts, context: Tensor) -> None:
         """Build J by groups of classes, as many classes as fit with what their backward pass saves.
 
         Feature d of a class depends on the context through that class's own text only. So with a copy of the context
@@ -79,11 +79,13 @@ class ByJacobian:
         self.features = context.new_empty(len(texts), size)
         shape = len(texts), size, context.numel()
         self._jacobian = torch.empty(shape, dtype=product_dtype(context), device=context.device)
-        group_size = max(1, texts.tower.saved_positions_per_batch() // (len(context) + texts.packing.longest))
+        group_size = max(
+            1, texts.tower.saved_positions_per_batch() // (len(context) + texts.suffix_positions(len(context)))
+        )
         for classes, part in texts.parts(group_size):
             self._build(classes, part, context)
 
-    def _build(self, classes: Tensor, texts: ClassTexts, context: Tensor) -> None:
+    def _build(self, classes: Tensor, texts: Texts, context: Tensor) -> None:
         """Build the part of J of some classes."""
         contexts = context.detach().flatten().repeat(len(classes), 1).requires_grad_()  # (classes, n * W)
         with torch.enable_grad():
@@ -96,7 +98,7 @@ class ByJacobian:
             one_hot[torch.arange(len(dimensions)), :, dimensions] = 1
             return go_back(features, contexts, one_hot)
 
-        batch_size = max(1, texts.tower.positions_per_batch() // sum(texts.packing.lengths))  # dimensions
+        batch_size = max(1, texts.tower.positions_per_batch() // texts.whole_positions(len(context)))  # dimensions
         dimensions = torch.arange(features.shape[1], device=features.device)
         for some in dimensions.split(BACKWARD_BATCHES * batch_size):
             rows = run_in_batches(rows_of_jacobian, some, batch_size)
@@ -123,24 +125,19 @@ class Cost:
         return self.fixed + self.per_sample * samples
 
 
-def backward_cost(texts: ClassTexts, tokens: int) -> Cost:
-    return Cost(fixed=0, per_sample=len(texts.packing) + 1 + tokens)
+def backward_cost(texts: Texts, tokens: int) -> Cost:
+    return Cost(fixed=0, per_sample=texts.positions(tokens))
 
 
-def jacobian_cost(texts: ClassTexts, tokens: int) -> Cost:
+def jacobian_cost(texts: Texts, tokens: int) -> Cost:
     """Building J takes D backward passes through all whole texts; a sample costs a matrix product with J."""
     tower = texts.tower
-    size = tower.feature_size
-    positions = sum(texts.packing.lengths) + len(texts) * tokens
-    products_of_position = 0  # multiplications of a token position in the tower
-    for block in tower.blocks:
-        for matrix, _ in (block.qkv, block.out, block.fc, block.proj):
-            products_of_position += matrix.numel()
-    products_of_sample = len(texts) * size * tokens * tower.width  # entries of J
-    return Cost(fixed=size * positions, per_sample=products_of_sample / products_of_position)
+    products_of_sample = len(texts) * tower.feature_size * tokens * tower.width  # entries of J
+    fixed = tower.feature_size * texts.whole_positions(tokens)
+    return Cost(fixed=fixed, per_sample=products_of_sample / tower.products_per_position)
 
 
-def first_gradient(texts: ClassTexts, context: Tensor, samples: int) -> FirstGradient:
+def first_gradient(texts: Texts, context: Tensor, samples: int) -> FirstGradient:
     """Return the cheaper form for a number of samples; J is built only where it fits in memory."""
     tokens = len(context)
     fits = jacobian_bytes(texts, context) <= CACHE_FRACTION * texts.tower.memory.device
@@ -149,7 +146,7 @@ def first_gradient(texts: ClassTexts, context: Tensor, samples: int) -> FirstGra
     return ByBackward(texts, context)
 
 
-def jacobian_bytes(texts: ClassTexts, context: Tensor) -> int:
+def jacobian_bytes(texts: Texts, context: Tensor) -> int:
     return len(texts) * texts.tower.feature_size * context.numel() * product_dtype(context).itemsize
 
 
@@ -178,7 +175,7 @@ def gradients_at(model: TextModel, contexts: Tensor, feature_gradient: FeatureGr
         return result / scale
 
     samples = torch.arange(len(contexts), device=contexts.device)
-    fitting = texts.tower.saved_positions_per_batch() // (1 + len(texts.packing))
+    fitting = texts.tower.saved_positions_per_batch() // texts.positions(contexts.shape[1])
     batch_size = max(1, min(texts.contexts_per_batch() // FORWARD_BACKWARD_RATIO, fitting))
     return run_in_batches(gradients, samples, batch_size), features
 

@@ -96,6 +96,18 @@ class ClassTexts:
         features = self.tower.features(self._prefix(flat), self.nodes[None], self.packing)
         return features.view(*context.shape[:-2], *features.shape[1:])
 
+    def suffix_positions(self, context_tokens: int) -> int:
+        """Return the number of positions after a context that features depend on."""
+        return self.packing.longest
+
+    def positions(self, context_tokens: int) -> int:
+        """Return the token positions that one context costs, which all classes share."""
+        return 1 + context_tokens + len(self.packing)
+
+    def whole_positions(self, context_tokens: int) -> int:
+        """Return the token positions where each class has a context of its own."""
+        return sum(self.packing.lengths) + len(self) * context_tokens
+
     def contexts_per_batch(self) -> int:
         """Return the number of contexts whose features to compute at a time."""
         return max(1, self.tower.positions_per_batch() // len(self.packing))

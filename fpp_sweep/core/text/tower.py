@@ -130,6 +130,12 @@ class TextTower:
     def device(self) -> torch.device:
         return self.positional_embedding.device
 
+    @property
+    def products_per_position(self) -> int:
+        """Multiplications of a token position in the tower."""
+        matrices = [matrix for block in self.blocks for matrix, _ in (block.qkv, block.out, block.fc, block.proj)]
+        return sum(matrix.numel() for matrix in matrices)
+
     def positions_per_batch(self) -> int:
         """Return the number of token positions to compute at a time."""
         largest = MAX_POSITIONS.get(self.device.type, MAX_POSITIONS["cpu"])

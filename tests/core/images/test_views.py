@@ -59,6 +59,17 @@ def test_view_0_is_torchvisions_centre_crop(shape):
     assert torch.equal(views_of(image)[0], torchvision_view(image, 48))
 
 
+@pytest.mark.parametrize("mode", ["shortest", "squash"])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_view_0_is_resized_as_open_clip_resizes_for_the_model(mode, interpolation):
+    from open_clip.transform import image_transform
+
+    image, preprocess = noise(70, 50), Preprocess(size=48, interpolation=interpolation, resize_mode=mode)
+    expected = image_transform(48, is_train=False, resize_mode=mode, interpolation=interpolation)(image)
+    actual = make_views(image, ViewConfig(count=1), preprocess, augmix=False, flip=False, rng=np.random.default_rng(0))
+    torch.testing.assert_close(actual[0], expected, atol=1e-6, rtol=0)
+
+
 def test_view_0_ignores_the_random_stream():
     image = noise(64, 48)
     assert torch.equal(views_of(image, seed=0)[0], views_of(image, seed=1)[0])
@@ -68,7 +79,7 @@ def test_view_0_ignores_the_random_stream():
 def test_the_centre_crop_of_a_very_long_image_equals_torchvisions_up_to_one_level(shape):
     """The crop is resized alone, from a box that Pillow rounds to float32; torchvision resizes the whole image."""
     image = noise(*shape)
-    actual = torch.from_numpy(np.asarray(centre_crop(image, 48), np.float32))
+    actual = torch.from_numpy(np.asarray(centre_crop(image, 48, Image.Resampling.BICUBIC), np.float32))
     resized = transforms.Resize(48, transforms.InterpolationMode.BICUBIC)(image)
     expected = torch.from_numpy(np.asarray(transforms.CenterCrop(48)(resized), np.float32))
     assert (actual - expected).abs().max() <= 1
@@ -85,7 +96,7 @@ def test_a_very_long_image_is_resized_around_its_middle_only(monkeypatch):
 
     monkeypatch.setattr(Image.Image, "resize", record_size)
     for size in ((2, 200_000), (200_000, 2), (60, 60_000), (60_000, 60)):
-        centre_crop(Image.new("RGB", size), 48)
+        centre_crop(Image.new("RGB", size), 48, Image.Resampling.BICUBIC)
     assert max(width * height for width, height in sizes) < 48 * 200
 
 

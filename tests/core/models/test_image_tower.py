@@ -10,9 +10,8 @@ from torch.nn import functional as F
 
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.images.features import FeatureCache
-from fpp_sweep.core.models.building import digest_weights
-from fpp_sweep.core.models.clip import Preprocess
-from fpp_sweep.core.models.image_tower import ClassTokenBlock, shorten_last_block
+from fpp_sweep.core.models.clip import ClassTokenBlock, Preprocess, shorten_last_block
+from fpp_sweep.core.models.load import digest_weights
 from fpp_sweep.spec.config import ViewConfig
 from tests.kit.datasets import painted_dataset
 from tests.kit.models import SMALL_SETTINGS, small_clip, small_vit
@@ -77,7 +76,7 @@ def test_towers_that_use_other_tokens_or_blocks_are_unchanged(vision):
 def test_the_short_last_block_does_not_change_the_image_digest():
     vision = {**SMALL_SETTINGS["vision_cfg"], "layers": 3}
     state = small_clip(vision_cfg=vision, quick_gelu=True).visual.state_dict()
-    properties = [json.dumps(vision, sort_keys=True), "quick_gelu", Preprocess(size=32)]
+    properties = [json.dumps(vision, sort_keys=True), "QuickGELU", Preprocess(size=32)]
     assert small_vit().image_digest == digest_weights(properties, state)
 
 

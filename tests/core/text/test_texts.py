@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from fpp_sweep.core.datasets.open_clip_lists import templates
-from fpp_sweep.core.models.building import BpeTokenizer
-from fpp_sweep.core.text.ensemble import ensemble_features
+from fpp_sweep.core.models.load import BpeTokenizer
+from fpp_sweep.core.text.texts import ensemble_features
 from fpp_sweep.core.text.tower import TextTower
 from fpp_sweep.spec.errors import InputError
 from tests.kit.models import WordTokenizer, small_clip
