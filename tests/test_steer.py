@@ -190,7 +190,7 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_is_resumed(tmp_path
     assert len(list((sweep.path / "trials").glob("trial-*.json"))) == count + 2
     assert sweep.trial(stopped).state == "stopped"
     assert "steered     add fpp.gamma1=3: taken over" in done.stdout.splitlines()
-    assert "params.fpp.gamma1.high: 10.0 -> 20" in " ".join(done.stdout.split())
+    assert "params.fpp.gamma1.high: 10 -> 20" in " ".join(done.stdout.split())
     page = (sweep.report / "sweep.html").read_text()
     assert "params.fpp.gamma1.high" in page
     assert json.loads(message_file.read_text())["state"] == "finished"
