@@ -291,7 +291,7 @@ def _on(images: SharedImages, table: StatsBySeed, entry: Entry, split: str) -> d
 
 def _metric_values(stats: BlockStats) -> dict[str, float]:
     """Return the metrics of a part of a dataset's images that follow from block statistics."""
-    return {metric: metric_value(metric, stats) for metric, row in BLOCKWISE_METRICS.items() if not row.linearised}
+    return {metric: metric_value(metric, stats) for metric in BLOCKWISE_METRICS}
 
 
 # --- samples and tests --------------------------------------------------------------------------------

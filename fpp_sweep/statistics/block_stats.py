@@ -21,19 +21,9 @@ from numpy.typing import NDArray
 from scipy import special
 
 from fpp_sweep.core.datasets import fair_order
-from fpp_sweep.core.metrics import (
-    BINS,
-    EDGES,
-    Confidences,
-    Predictions,
-    bin_indices,
-    errors_by_confidence,
-    round_to_grid,
-    sum_by_cell,
-)
+from fpp_sweep.core.metrics import BINS, EDGES, Confidences, Predictions, bin_indices, round_to_grid, sum_by_cell
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetSeed
-from fpp_sweep.statistics import ranking
 
 MIN_BLOCKS = 64  # blocks of a dataset that has at least as many images; from fewer, a standard deviation is too rough
 CELLS = 10  # cells in each bin of ECE; smooth ECE is computed from the residuals of cells
@@ -91,11 +81,6 @@ class BlockStats:
     bin_residuals: Numbers  # (blocks, BINS): the same by bin; files leave it out
     nll: Numbers
     brier: Numbers
-    aurc: Numbers  # contributions to the area under the risk-coverage curve
-    auroc: Numbers  # contributions to the metrics of `statistics.ranking`
-    fpr95: Numbers
-    accuracy_at_80: Numbers
-    accuracy_at_90: Numbers
 
     @classmethod
     def of(
@@ -129,11 +114,6 @@ class BlockStats:
             bin_residuals=sum_by_cell(bin_index, residual, blocks * BINS).reshape(blocks, BINS),
             nll=by_block(nll[order]),
             brier=by_block(brier[order]),
-            aurc=by_block(risk_coverage_contributions(confidence, correct)),
-            auroc=by_block(ranking.auroc_contributions(confidence, correct)),
-            fpr95=by_block(ranking.fpr95_contributions(confidence, correct)),
-            accuracy_at_80=by_block(ranking.coverage_contributions(confidence, correct, 0.8)),
-            accuracy_at_90=by_block(ranking.coverage_contributions(confidence, correct, 0.9)),
         )
 
     @classmethod
@@ -175,7 +155,7 @@ class BlockStats:
 
 _ARRAYS = tuple(item.name for item in fields(BlockStats) if item.name != "size")
 _COUNTS = ("images", "correct", "counts", "hits")  # side by side in files
-_SUMS = ("nll", "brier", "aurc", "auroc", "fpr95", "accuracy_at_80", "accuracy_at_90")  # one below another
+_SUMS = ("nll", "brier")  # one below another
 _FILE_ARRAYS = ("digests", "counts", "sums", "cells", "values", "index")
 StatsBySeed = Mapping[DatasetSeed, BlockStats]  # all statistics of a record on one split, by (dataset, seed)
 
@@ -195,27 +175,6 @@ def _count(index: Integers, blocks: int, width: int) -> Integers:
 
 def _rounded_loss(loss: Numbers) -> Numbers:
     return np.asarray(np.rint(loss / _LOSS_STEP) * _LOSS_STEP)
-
-
-def risk_coverage_contributions(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> Numbers:
-    """Return the contribution of each image to AURC; their mean is AURC.
-
-    AURC is no mean over images. A contribution is AURC plus the image's influence on it, the derivative by the image's
-    weight (infinitesimal jackknife), so that means over resampled images have the spread of AURC. Images of equal
-    confidence have the mean over the ranks that they share.
-    """
-    levels, sizes, errors = errors_by_confidence(confidence, correct)
-    first_ranks = np.cumsum(sizes) - sizes
-
-    def of_level(values: Numbers) -> Numbers:
-        """Return the mean over the ranks of each image's level."""
-        return (np.add.reduceat(values, first_ranks) / sizes)[levels]
-
-    ranks = np.arange(1, len(levels) + 1)
-    risks = np.cumsum(np.repeat(errors, sizes)) / ranks  # error rate among the images up to each rank
-    inverse_ranks_after = np.cumsum((1 / ranks)[::-1])[::-1]  # sum of 1 / rank from each rank to the last
-    risks_after = np.cumsum((risks / ranks)[::-1])[::-1]
-    return of_level(risks) + ~correct * of_level(inverse_ranks_after) - of_level(risks_after)
 
 
 def _cell_of(confidence: NDArray[np.float32], bins: Integers) -> Integers:
@@ -361,7 +320,6 @@ class BlockwiseMetric:
     largest: float = 100.0  # largest value of the metric, in its own unit; the smallest is 0
     calibration_error: bool = False  # True: few images make it positive for a calibrated model, too
     biased: bool = False  # True: few images bias it, and the bootstrap's estimate of that bias is subtracted
-    linearised: bool = False  # True: the sums hold contributions that depend on all images of the dataset
 
 
 BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
@@ -379,11 +337,6 @@ BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
     "brier_refinement": BlockwiseMetric(
         _brier_residuals_and_counts, _brier_refinement, scale=1.0, largest=2.0, biased=True
     ),
-    "aurc": BlockwiseMetric(_column("aurc"), _only_column, scale=1.0, largest=1.0, linearised=True),
-    "auroc": BlockwiseMetric(_column("auroc"), _only_column, scale=1.0, largest=1.0, linearised=True),
-    "fpr95": BlockwiseMetric(_column("fpr95"), _only_column, linearised=True),
-    "accuracy_at_80": BlockwiseMetric(_column("accuracy_at_80"), _only_column, linearised=True),
-    "accuracy_at_90": BlockwiseMetric(_column("accuracy_at_90"), _only_column, linearised=True),
 }
 
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from fpp_sweep.core import metrics
 from fpp_sweep.core.metrics import BINS, EDGES, ClassBins, Predictions, concatenate, score
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.block_stats import BlockStats, metric_value
 from tests.kit.rows import metric_row, registered
 
 # Largest difference in per cent: the loops add in another order, and stored sums round confidences to 7e-12.
@@ -351,7 +350,6 @@ def test_aurc_of_equal_confidences_is_their_error_rate_in_whichever_order_the_im
     for labels in itertools.permutations([0, 1, 1]):
         whole = predictions(np.array(labels), probabilities)
         assert score(whole)["aurc"] == pytest.approx(2 / 3, rel=1e-12)
-        assert metric_value("aurc", BlockStats.of_predictions("dtd", whole)) == pytest.approx(2 / 3, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -417,8 +415,6 @@ def test_the_order_of_samples_does_not_matter(kind, samples, classes, seed):
     order = np.random.default_rng(seed).permutation(samples)
     shuffled = Predictions.of([whole.ids[i] for i in order], labels[order], probabilities[order])
     assert score(whole) == score(shuffled)
-    statistics = BlockStats.of_predictions("dtd", shuffled)
-    assert metric_value("aurc", statistics) == pytest.approx(score(whole)["aurc"], abs=1e-8)
 
 
 def test_reading_probabilities_in_blocks_gives_the_same_bits(monkeypatch):

@@ -4,7 +4,6 @@ import io
 import json
 import math
 import tracemalloc
-from functools import partial
 
 import numpy as np
 import pytest
@@ -24,16 +23,7 @@ from fpp_sweep.statistics.block_stats import (
     from_bytes,
     metric_value,
     restrict_to_shared_blocks,
-    risk_coverage_contributions,
     to_bytes,
-)
-from fpp_sweep.statistics.ranking import (
-    accuracy_of_most_confident,
-    auroc_contributions,
-    coverage_contributions,
-    fpr95_contributions,
-    right_above_wrong,
-    wrong_above_threshold,
 )
 
 ARRAYS = ("digests", "images", "correct", "counts", "hits", "residuals", "nll", "brier")
@@ -105,57 +95,6 @@ def test_the_order_of_predictions_does_not_matter():
     shuffled = Confidences(outcomes.confidence[order], outcomes.correct[order])
     first = BlockStats.of("dtd", ids, outcomes, *losses)
     assert are_identical(first, BlockStats.of("dtd", [ids[index] for index in order], shuffled, *losses[:, order]))
-
-
-def test_contributions_to_aurc_have_aurc_as_their_mean_and_are_its_influences():
-    generator = np.random.default_rng(4)
-    outcomes = confidences(generator, 200)
-    contributions = risk_coverage_contributions(outcomes.confidence, outcomes.correct)
-    errors = ~outcomes.correct[np.argsort(outcomes.confidence, kind="stable")[::-1]]
-    value = np.mean(np.cumsum(errors) / np.arange(1, 201))
-    assert contributions.mean() == pytest.approx(value, rel=1e-12)
-    # counting an image twice changes AURC by the image's influence divided by the number of images
-    for image in (0, 57, 199):
-        twice = np.append(np.arange(200), image)
-        moved = risk_coverage_contributions(outcomes.confidence[twice], outcomes.correct[twice]).mean()
-        assert moved - value == pytest.approx((contributions[image] - value) / 201, abs=3e-4)
-
-
-def test_images_of_equal_confidence_and_outcome_contribute_alike_to_aurc():
-    generator = np.random.default_rng(4)
-    confidence = generator.integers(1, 9, 200).astype(np.float32) / 8  # many ties, as of methods that vote
-    correct = generator.random(200) < confidence
-    contributions = risk_coverage_contributions(confidence, correct)
-    value = contributions.mean()
-    for level in np.unique(confidence):
-        for outcome in (False, True):
-            assert len(np.unique(contributions[(confidence == level) & (correct == outcome)])) <= 1
-    for image in (0, 57, 199):
-        twice = np.append(np.arange(200), image)
-        moved = risk_coverage_contributions(confidence[twice], correct[twice]).mean()
-        assert moved - value == pytest.approx((contributions[image] - value) / 201, abs=3e-4)
-
-
-@pytest.mark.parametrize(
-    ("contributions", "value"),
-    [
-        (auroc_contributions, right_above_wrong),
-        (fpr95_contributions, wrong_above_threshold),
-        (partial(coverage_contributions, coverage=0.8), partial(accuracy_of_most_confident, coverage=0.8)),
-    ],
-)
-def test_contributions_to_ranking_metrics_have_the_metrics_mean_and_deviation(contributions, value):
-    generator = np.random.default_rng(4)
-    outcomes = confidences(generator, 2_000, 0.1)
-    parts = contributions(outcomes.confidence, outcomes.correct)
-    assert parts.mean() == pytest.approx(value(outcomes.confidence, outcomes.correct), rel=1e-12)
-    drawn, resampled = [], []
-    for _ in range(200):
-        images = generator.integers(0, 2_000, 2_000)
-        drawn.append(value(outcomes.confidence[images], outcomes.correct[images]))
-        resampled.append(parts[images].mean())
-    assert np.std(resampled) == pytest.approx(np.std(drawn), rel=0.15)
-    assert np.corrcoef(drawn, resampled)[0, 1] > 0.85
 
 
 def test_smooth_ece_equals_its_definition():
