@@ -6,9 +6,9 @@ package chooses finalists, compares and recommends. Seed spreads and trials that
 real trials of the embedded model (RESULTS.md, Answer).
 
 Parts: `null` (nothing differs), `lucky` (trials that lose too much, with lucky seeds), `search` (trials as measured),
-`gain` (one trial is better by two points), `power` (one comparison of many), `coverage` (intervals over images and
-seeds), `thresholds` (below which ECE an interval is refused), `margin` (losses that are ruled out), `spread`
-(calibrated models whose confidences are spread differently).
+`gain` (one trial is better by two points), `rule` (what is recommended, by what is true), `power` (one comparison of
+many), `coverage` (intervals over images and seeds), `thresholds` (below which ECE an interval is refused), `margin`
+(losses that are ruled out), `spread` (calibrated models whose confidences are spread differently).
 """
 
 from __future__ import annotations
@@ -56,13 +56,17 @@ class Truth:
     accuracy_spread: float = 0.0  # standard deviation over pretraining seeds
     gap_spread: float = 0.0
     ceiling: float = np.inf  # of the accuracy that a seed adds
+    failing: float = 0.0  # share of the seeds that lose 8 points of accuracy
 
     def of_seed(self, generator: np.random.Generator) -> tuple[float, float]:
         """Draw one seed's effect; a seed that loses accuracy gains overconfidence."""
         shift = generator.standard_normal()
         other = generator.standard_normal()
         gap = self.gap + self.gap_spread * (-0.6 * shift + 0.8 * other)
-        return min(self.accuracy + self.accuracy_spread * shift, self.ceiling), gap
+        accuracy = min(self.accuracy + self.accuracy_spread * shift, self.ceiling)
+        if self.failing and generator.random() < self.failing:
+            accuracy -= 0.08
+        return accuracy, gap
 
 
 class World:
@@ -573,8 +577,48 @@ def uniform_confidences(
     return table
 
 
+POINT_OF_ECE = 0.0111  # a gap that is larger by this share has an ECE that is larger by one point
+PLATEAU = Truth(accuracy_spread=0.003, gap_spread=0.003)  # a trial that equals zero-shot
+FAILING = Truth(gap=0.07, accuracy_spread=0.003, gap_spread=0.003, failing=0.33)  # a gain, but for seeds that fail
+RULE_CASES: dict[str, tuple[dict[str, Truth], Truth, Truth]] = {  # baselines that differ, the first trial, five others
+    "nothing differs": ({}, PLATEAU, PLATEAU),
+    "trials equal zero-shot, TPT's ECE is 2.1 worse": (
+        {"baseline-tpt": Truth(gap=BASE_GAP + 2.1 * POINT_OF_ECE)},
+        PLATEAU,
+        PLATEAU,
+    ),
+    "a third of the seeds of each trial fail": ({}, FAILING, FAILING),
+    "a third of the seeds of one trial fail": ({}, FAILING, PLATEAU),
+    "trials lose 1.25 of accuracy, gain 4 of ECE": ({}, *2 * (Truth(-0.0125, 0.06, 0.005, 0.005),)),
+    "one trial gains 2 of accuracy": ({}, replace(PLATEAU, accuracy=0.02), PLATEAU),
+    "one trial gains 1 of both, TPT's ECE is 1 worse": (
+        {"baseline-tpt": Truth(0.003, BASE_GAP + POINT_OF_ECE)},
+        replace(PLATEAU, accuracy=0.01, gap=BASE_GAP - POINT_OF_ECE),
+        PLATEAU,
+    ),
+    "one trial gains 2 of both, TPT's ECE is 1 worse": (
+        {"baseline-tpt": Truth(0.003, BASE_GAP + POINT_OF_ECE)},
+        replace(PLATEAU, accuracy=0.02, gap=BASE_GAP - 2 * POINT_OF_ECE),
+        PLATEAU,
+    ),
+}
+
+
+def run_rule(sweeps: int, images: int) -> None:
+    """Print how often a trial is recommended, by what is true of six trials and the baselines."""
+    for title, (changed, first, others) in RULE_CASES.items():
+        recommended = Count()
+        for seed in range(sweeps):
+            truths = baselines_truth(0.003) | changed | {"trial-0000": first}
+            for number in range(1, 6):
+                truths[f"trial-{number:04d}"] = others
+            recommended.add(simulated_answer(truths, images, seed)[1].recommended is not None)
+        print(f"| {title} | {recommended} |", flush=True)
+
+
 PARTS: dict[str, Callable[[int, int], None]] = {
     "null": run_null,
+    "rule": run_rule,
     "lucky": run_lucky,
     "search": run_search,
     "gain": run_gain,
