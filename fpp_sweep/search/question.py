@@ -184,12 +184,10 @@ def drop_outdated_results(folder: SweepFolder, before: Settings, space: Space) -
     map or a conformal set is added.
     """
     old = space_of(before, folder.path.name)
-    searched = space.search.split
+    former, finalists = old.search.finalists, space.search.finalists
     outdated: set[str] = set()
-    if old.search.finalists.images != space.search.finalists.images:
-        outdated = {FINAL}
-    if old.search.finalists.seeds != space.search.finalists.seeds:
-        outdated = {FINAL, "test"} - {searched}
+    if (former.seeds, former.images) != (finalists.seeds, finalists.images):
+        outdated = {FINAL, "test"} - {space.search.split}
     has_more = set(space.work.posthoc) - set(old.work.posthoc) or set(space.columns()) - set(old.columns())
     for record in folder.trials():
         if record.is_imported or not record.results:

@@ -123,6 +123,7 @@ EDITS = {
     "another baseline": [f"work.baselines=[{ZERO_SHOT}, {TPT}]"],
     "a larger budget": ["search.trials=7"],
     "other finalists": ["search.finalists={count: 1, seeds: 3}"],
+    "more images after the search": ["search.finalists={count: 2, seeds: 2, images: 12}"],
 }
 ANSWERED_BY_STORED_RESULTS = ("another objective", "a constraint", "another sampler")
 
