@@ -125,7 +125,7 @@ def test_sharpness_needs_a_method_that_adapts_the_prompt():
 
 
 OUT_OF_BOUNDS = {
-    "vote_fraction": (0.0, "above 0 and at most 1"),
+    "vote_fraction": (0.0, "> 0"),
     "cache_alpha": (-1.0, ">= 0"),
     "cache_beta": (-1.0, ">= 0"),
     "boost_delta": (-1, ">= 0"),
