@@ -26,7 +26,7 @@ from torch import Tensor
 
 from benchmarks.harness import Ratio, Spent, Spread, check_equal, finish, now, parse, require_open_clip, rounds
 from fpp_sweep.cli.command import Parser, run
-from fpp_sweep.core.compute.precision import computing
+from fpp_sweep.core.compute import computing
 from fpp_sweep.core.datasets import Dataset, FileImages, open_dataset
 from fpp_sweep.core.images.features import BATCH, FeatureCache
 from fpp_sweep.core.images.views import sample_rng

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.memory import MemoryBudget
+from fpp_sweep.core.compute import MemoryBudget
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.tower import TextTower

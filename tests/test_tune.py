@@ -244,7 +244,7 @@ def test_killed_workers_cost_time_and_no_result(tmp_path):
 
 PLUGIN = """
 from fpp_sweep import method, metric
-from fpp_sweep.core.methods.zero_shot import ZeroShot
+from fpp_sweep.core.methods.frozen_prompt import ZeroShot
 
 
 @metric(goal="min")

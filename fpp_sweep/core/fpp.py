@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.precision import loss_scale
+from fpp_sweep.core.compute import loss_scale
 from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.text.classes import Noise
 from fpp_sweep.core.text.texts import Texts

@@ -117,14 +117,14 @@ def requested_precisions(args: argparse.Namespace) -> list[Precision]:
 
 def possible_precisions(args: argparse.Namespace) -> list[Precision]:
     """Return the requested precisions without those that this machine lacks; a cluster's machines may differ."""
-    from fpp_sweep.core.compute import devices, precision  # start-up time
+    from fpp_sweep.core import compute  # start-up time
 
     possible = []
     problems = []
     for name in dict.fromkeys(args.precision):
         try:
             if not args.address:
-                precision.require_precision_support(adaptation_precision(name), devices.choose_device("auto"))
+                compute.require_precision_support(adaptation_precision(name), compute.choose_device("auto"))
             possible.append(name)
         except InputError as error:
             problems.append(error)

@@ -143,14 +143,14 @@ Row = MethodRow | MetricRow | SamplerRow
 # ------------------------------------------------------------ methods
 
 _TPT = "fpp_sweep.core.methods.tpt:Tpt"
-_SAM = "fpp_sweep.core.methods.sharpness_aware:Sam"
-_ASAM = "fpp_sweep.core.methods.sharpness_aware:Asam"
-_ENT_ENT = "fpp_sweep.core.methods.two_steps:EntEnt"
-_ENT_REG = "fpp_sweep.core.methods.two_steps:EntReg"
-_REG_ENT = "fpp_sweep.core.methods.two_steps:RegEnt"
+_SAM = "fpp_sweep.core.methods.steps:Sam"
+_ASAM = "fpp_sweep.core.methods.steps:Asam"
+_ENT_ENT = "fpp_sweep.core.methods.steps:EntEnt"
+_ENT_REG = "fpp_sweep.core.methods.steps:EntReg"
+_REG_ENT = "fpp_sweep.core.methods.steps:RegEnt"
 _DYNAPROMPT = "fpp_sweep.core.methods.dynaprompt:DynaPrompt"
 _RTPT = "fpp_sweep.core.methods.rtpt:RTpt"
-_SOC = "fpp_sweep.core.methods.soc:Soc"
+_SOC = "fpp_sweep.core.methods.tpt:Soc"
 
 # the settings that methods read, apart from the weight of a penalty
 _STEP_READS = ("adapt.lr", "adapt.weight_decay", "adapt.optimizer", "adapt.view_fraction", "views.")
@@ -256,7 +256,7 @@ _METHOD_ROWS = (
     MethodRow(
         name="zero_shot",
         title="the prompt as it is, on the plain view",
-        build="fpp_sweep.core.methods.zero_shot:ZeroShot",
+        build="fpp_sweep.core.methods.frozen_prompt:ZeroShot",
         views=1,
         learns=False,
         baseline=True,
@@ -366,7 +366,7 @@ _METHOD_ROWS = (
     MethodRow(
         name="zero_shot_ensemble",
         title="zero-shot by an ensemble of templates instead of a prompt",
-        build="fpp_sweep.core.methods.zero_shot:ZeroShot",
+        build="fpp_sweep.core.methods.frozen_prompt:ZeroShot",
         reads=("adapt.templates",),
         views=1,
         learns=False,

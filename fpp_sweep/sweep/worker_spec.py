@@ -67,12 +67,12 @@ def require_precisions(space: Space) -> None:
         return
     if space.work.device == "cuda" and space.work.gpus_per_worker != 0:
         return
-    from fpp_sweep.core.compute import devices, precision  # start-up time: load torch
+    from fpp_sweep.core import compute  # start-up time: load torch
 
-    device = "cpu" if space.work.gpus_per_worker == 0 else devices.choose_device(space.work.device)
+    device = "cpu" if space.work.gpus_per_worker == 0 else compute.choose_device(space.work.device)
     if device == "cpu":
         for wanted_precision in wanted:
-            precision.require_precision_support(wanted_precision, device)
+            compute.require_precision_support(wanted_precision, device)
 
 
 def require_writable_cache(space: Space) -> None:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fpp_sweep.core.compute.precision import upcast
-from fpp_sweep.core.compute.random_streams import torch_generator
+from fpp_sweep.core.compute import torch_generator, upcast
 from fpp_sweep.core.datasets import Dataset
 from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.methods import Method, TextModel, build_method

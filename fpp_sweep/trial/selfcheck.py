@@ -20,8 +20,7 @@ import PIL
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.devices import choose_device
-from fpp_sweep.core.compute.precision import computing, require_precision_support
+from fpp_sweep.core.compute import choose_device, computing, require_precision_support
 from fpp_sweep.core.datasets import Dataset, open_dataset
 from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.images.views import as_tower_input

@@ -16,9 +16,13 @@ import numpy as np
 import PIL
 import torch
 
-from fpp_sweep.core.compute.devices import choose_device
-from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory
-from fpp_sweep.core.compute.precision import computing, require_precision_support
+from fpp_sweep.core.compute import (
+    MemoryBudget,
+    choose_device,
+    computing,
+    explain_out_of_memory,
+    require_precision_support,
+)
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.load import load
 from fpp_sweep.spec.process import readers

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fpp_sweep.core.compute.devices import choose_device, is_device_failure
+from fpp_sweep.core.compute import choose_device, is_device_failure
 from fpp_sweep.spec.errors import DeviceError, InputError
 from fpp_sweep.trial.results import TaskFailed
 

@@ -65,7 +65,7 @@ def test_a_precision_that_this_machine_lacks_is_left_out_unless_there_is_no_othe
     from fpp_sweep.reproduce.__main__ import parse
     from fpp_sweep.reproduce.selection import possible_precisions
 
-    monkeypatch.setattr("fpp_sweep.core.compute.devices.choose_device", lambda name: "cpu")
+    monkeypatch.setattr("fpp_sweep.core.compute.choose_device", lambda name: "cpu")
     words = ["--table", "main", "--precision", "tf32"]
     line = "precision tf32: needs a GPU with compute capability 8.0 or later, this is a cpu; use float32"
     with pytest.raises(InputError, match=line):

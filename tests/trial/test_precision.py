@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fpp_sweep.core.compute.precision import _lacks_half, computing
-from fpp_sweep.core.compute.random_streams import torch_generator
+from fpp_sweep.core.compute import _lacks_half, computing, torch_generator
 from fpp_sweep.core.fpp import draw_noise, pretrain
 from fpp_sweep.core.images.features import tower_bytes_per_view
 from fpp_sweep.core.methods import TextModel, build_method
@@ -201,7 +200,7 @@ def torch_settings():
 @pytest.fixture
 def every_precision_supported(monkeypatch):
     """Pretend that every device supports every precision, so that the settings can be checked without a GPU."""
-    monkeypatch.setattr("fpp_sweep.core.compute.precision.require_precision_support", lambda *_: None)
+    monkeypatch.setattr("fpp_sweep.core.compute.require_precision_support", lambda *_: None)
 
 
 @pytest.mark.usefixtures("every_precision_supported")
@@ -232,7 +231,7 @@ def test_a_precision_is_in_force_only_inside_its_context(outside):
 def test_torchs_warnings_about_tf32_are_silenced():
     code = """
         import warnings
-        import fpp_sweep.core.compute.precision
+        import fpp_sweep.core.compute
         warnings.warn("Please use the new API settings to control TF32 behavior, such as torch.backends.cudnn")
         warnings.warn("TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled.")
         warnings.warn("another")

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from fpp_sweep.core.compute.random_streams import torch_generator
+from fpp_sweep.core.compute import torch_generator
 from fpp_sweep.core.images.views import sample_rng
 from fpp_sweep.spec.tasks import PretrainTask
 from tests.kit.names import DYNAPROMPT, TPT

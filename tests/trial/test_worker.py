@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fpp_sweep.core.compute.memory import MemoryBudget
+from fpp_sweep.core.compute import MemoryBudget
 from fpp_sweep.core.images.features import tower_bytes_per_view
 from fpp_sweep.core.models.load import load
 from fpp_sweep.core.prompt import from_words, prompt_bytes

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fpp_sweep.core.compute.memory import run_in_batches
-from fpp_sweep.core.compute.precision import computing
+from fpp_sweep.core.compute import computing, run_in_batches
 from fpp_sweep.core.datasets import Dataset
 from fpp_sweep.core.images.cache import Entry, open_entry
 from fpp_sweep.core.images.chunks import CHUNK, Chunk, DamagedChunk, Skipped, chunk_name

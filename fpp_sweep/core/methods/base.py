@@ -30,7 +30,7 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from fpp_sweep.core.compute.precision import upcast
+from fpp_sweep.core.compute import upcast
 from fpp_sweep.core.text.texts import Texts
 
 State = TypeVar("State")

@@ -23,8 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.memory import run_in_batches
-from fpp_sweep.core.compute.precision import without_autocast
+from fpp_sweep.core.compute import run_in_batches, without_autocast
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
 from fpp_sweep.core.methods.penalties import Penalty

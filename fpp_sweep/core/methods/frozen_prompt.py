@@ -1,4 +1,4 @@
-"""The common part of methods that leave the prompt as it is, and classify by image features alone."""
+"""Methods that leave the prompt as it is and classify by image features alone, of which zero-shot is the plainest."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ class FrozenPrompt:
     @torch.no_grad()
     def start(self, model: TextModel, context: Tensor, samples: int) -> Classifier:
         return model.classifier(context)
+
+
+class ZeroShot(FrozenPrompt):
+    """The logits of the plain view under the prompt as it is."""
+
+    def predict(self, model: TextModel, state: Classifier, views: Tensor) -> tuple[Tensor, Classifier]:
+        return state.logits(views[:, :1])[:, 0], state

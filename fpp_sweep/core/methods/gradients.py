@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from fpp_sweep.core.compute.memory import CACHE_FRACTION, run_in_batches
-from fpp_sweep.core.compute.precision import gradient_scale, product_dtype, upcast
+from fpp_sweep.core.compute import CACHE_FRACTION, gradient_scale, product_dtype, run_in_batches, upcast
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.text.texts import Texts
 

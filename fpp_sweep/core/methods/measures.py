@@ -10,7 +10,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.memory import run_in_batches
+from fpp_sweep.core.compute import run_in_batches
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
 from fpp_sweep.core.methods.tpt import confident_views, marginal_entropy

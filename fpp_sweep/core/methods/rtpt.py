@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.memory import run_in_batches
-from fpp_sweep.core.compute.precision import upcast, without_autocast
+from fpp_sweep.core.compute import run_in_batches, upcast, without_autocast
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.tpt import Tpt, view_entropies
 

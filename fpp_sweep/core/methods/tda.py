@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.precision import upcast
+from fpp_sweep.core.compute import upcast
 from fpp_sweep.core.methods.base import Classifier, TextModel
 from fpp_sweep.core.methods.penalties import Penalty
 from fpp_sweep.core.methods.tpt import confident_indices, view_entropies

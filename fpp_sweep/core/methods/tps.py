@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fpp_sweep.core.compute.precision import without_autocast
+from fpp_sweep.core.compute import without_autocast
 from fpp_sweep.core.methods.base import Classifier, TextModel
 from fpp_sweep.core.methods.frozen_prompt import FrozenPrompt
 from fpp_sweep.core.methods.tpt import confident_views

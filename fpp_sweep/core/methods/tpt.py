@@ -1,8 +1,7 @@
 """Test-time prompt tuning (TPT; Shu et al., 2022): gradient steps on a sample's prompt.
 
 The loss is the entropy of the mean prediction over the sample's most confident views. C-TPT and O-TPT add a penalty on
-the text features (`penalties`). Other methods of this family override parts of a step: `sharpness_aware` takes the
-gradient elsewhere, `two_steps` takes steps on the two terms of the loss in turn.
+the text features (`penalties`). Other methods of this family override parts of a step (`steps`).
 
     predict = classify(adapt_contexts(views))
     a step  = gradient of the loss at the contexts -> step_gradient -> optimizer_step
@@ -18,11 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.memory import run_in_batches
-from fpp_sweep.core.compute.precision import without_autocast
+from fpp_sweep.core.compute import run_in_batches, without_autocast
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.gradients import FirstGradient, first_gradient, gradient_of, gradients_at
-from fpp_sweep.core.methods.penalties import Penalty
+from fpp_sweep.core.methods.penalties import Penalty, pairwise_huber
 from fpp_sweep.core.optim import AdamState, adamw, sgd
 from fpp_sweep.spec.config import AdaptConfig
 
@@ -166,6 +164,20 @@ class Tpt:
             return gradient_of(lambda text: loss(text, rows), features)
 
         return gradients_at(model, contexts, feature_gradient)[0]
+
+
+class Soc(Tpt):
+    """SoC (CVPR 2026): TPT with a Huber penalty on the cosines between text features; delta is `adapt.huber_delta`.
+
+    The paper does not print its weight and its delta: both are settings whose defaults are ours. The authors' code is
+    public (leofillioux/SoC) and has not been compared with this form; its README runs weight 30 on ViT-L/14, and
+    O-TPT 18.
+    """
+
+    def weighted_penalty(self, features: Tensor) -> Tensor:
+        """Return the weighted penalty (b,) of text features (b, K, D)."""
+        with without_autocast(features):
+            return self.weight * pairwise_huber(features, self.adapt.huber_delta)
 
 
 def confident_views(views: Tensor, logits: Tensor, fraction: float) -> Tensor:

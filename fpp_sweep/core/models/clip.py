@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fpp_sweep.core.compute.precision import upcast
+from fpp_sweep.core.compute import upcast
 from fpp_sweep.core.models.names import import_open_clip
 from fpp_sweep.core.text.padded import PaddedTower, RowTokenizer
 from fpp_sweep.core.text.tower import TextTower, Tokenizer

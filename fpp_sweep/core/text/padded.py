@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fpp_sweep.core.compute.memory import MemoryBudget, run_in_batches
-from fpp_sweep.core.compute.precision import upcast
+from fpp_sweep.core.compute import MemoryBudget, run_in_batches, upcast
 from fpp_sweep.core.text.classes import Noise
 from fpp_sweep.core.text.tower import BLOCK_BYTES, MAX_POSITIONS, SAVED_BYTES
 from fpp_sweep.spec.errors import InputError

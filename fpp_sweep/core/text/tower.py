@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fpp_sweep.core.compute.memory import MemoryBudget
-from fpp_sweep.core.compute.precision import upcast
+from fpp_sweep.core.compute import MemoryBudget, upcast
 from fpp_sweep.core.text.packing import AttentionMask, Packing
 
 Activation = Literal["quick_gelu", "gelu"]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fpp_sweep.core.compute.precision import computing
+from fpp_sweep.core.compute import computing
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.models.clip import ClassTokenBlock, Preprocess, shorten_last_block
 from fpp_sweep.core.models.load import digest_weights

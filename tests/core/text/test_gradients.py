@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fpp_sweep.core.compute.memory import MemoryBudget
-from fpp_sweep.core.compute.precision import computing
+from fpp_sweep.core.compute import MemoryBudget, computing
 from fpp_sweep.core.methods.gradients import (
     FORWARD_BACKWARD_RATIO,
     ByBackward,

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 import torch
 
-from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory, run_in_batches
+from fpp_sweep.core.compute import MemoryBudget, explain_out_of_memory, run_in_batches
 from fpp_sweep.spec.memory import memory
 
 CPU = torch.device("cpu")

@@ -1,1 +1,0 @@
-"""Helpers for computing with torch: memory, precision and random streams."""
