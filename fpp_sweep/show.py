@@ -36,9 +36,9 @@ def show(args: argparse.Namespace, path: Path) -> None:
         print(f"page: {write_reproduction_page(path).resolve().as_uri()}")
         return
     if args.page:
-        from fpp_sweep.report.page_command import write_sweep_page  # loads numpy, which --help does without
+        from fpp_sweep.report.writing import write_latest_report  # loads numpy, which --help does without
 
-        print(f"page: {write_sweep_page(path).resolve().as_uri()}")
+        print(f"page: {write_latest_report(path).resolve().as_uri()}")
         return
     from fpp_sweep.sweep import showing  # reads records, which --help does without
 

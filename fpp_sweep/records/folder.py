@@ -7,7 +7,7 @@
     artifacts/<name>/       a trial's prompts, predictions, reliability diagrams and log
     commands.jsonl          commands of `steer`, a line each, which the driver answers in sweep.json
     logs/                   the log of each worker, by machine and process
-    report/                 the front as table, picture and page; best configs; importances
+    report/                 the front as table, picture and page; best configs
     lock                    held by the driver while it runs
 
 The driver and its trials write here first, and `steer` its commands; only the driver writes sweep.json. MLflow is

@@ -109,15 +109,6 @@ class Front:
             layers.append([records[index] for index in indices])
         return layers
 
-    @cached_property
-    def n_below_floor(self) -> int:
-        """Number of finished trials below the floor of accuracy."""
-        count = 0
-        for record in self.finished:
-            if self.is_below_floor(record):
-                count += 1
-        return count
-
     def is_below_floor(self, record: TrialRecord) -> bool:
         """Return True for a trial that is more than `floor` points less accurate than zero-shot."""
         if self._zero_shot is None or record.kind == "baseline":
@@ -356,20 +347,6 @@ def metric_of(result: SplitResult | None, metric: str) -> float | None:
     if parts.dataset:
         return result.datasets.get(parts.dataset, {}).get(parts.of_average)
     return result.average.get(parts.of_average)
-
-
-def deviation_of(result: SplitResult, metric: str) -> float | None:
-    """Return the standard deviation over seeds of an average, or of the value on one dataset; None for one seed."""
-    parts = catalogue.parts_of(metric)
-    if not parts.dataset:
-        return result.deviation.get(parts.of_average)
-    values = []
-    for datasets in result.by_seed.values():
-        if parts.of_average in datasets.get(parts.dataset, {}):
-            values.append(datasets[parts.dataset][parts.of_average])
-    if len(values) < 2:
-        return None
-    return statistics.stdev(values)
 
 
 def values_on(record: TrialRecord, split: str, metrics: Sequence[str]) -> list[float]:

@@ -40,7 +40,7 @@ def write_reliability(folder: Path, table: StatsBySeed) -> None:
 
 
 def diagram_of(stats_of_seeds: Sequence[BlockStats]) -> str:
-    """Return the diagram of one dataset, as text that trials.js reads.
+    """Return the diagram of one dataset, as text that report/trial_sections.py reads.
 
     It has four numbers for each bin that has images: the bin's index, its images, the correct ones, and their mean
     confidence in permille. One text takes a fifth of the time of a list of numbers to read, to check and to write.

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, TypeGuard
 
-from fpp_sweep.records.front import deviation_of, metric_of
+from fpp_sweep.records.front import metric_of
 from fpp_sweep.records.records import Question, SplitResult, SweepInfo, TrialRecord, space_changes
 from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.spec import catalogue
@@ -16,19 +16,15 @@ from fpp_sweep.spec.config import setting
 VARIANCES = ("fpp.context_var", "fpp.class_var")  # shown as spaces have them, as multiples of the published values
 
 
-def format_metric(metric: str, value: float | None, deviation: float | None = None) -> str:
-    """Return a metric's value with the decimals that the papers print, and its standard deviation.
+def format_metric(metric: str, value: float | None) -> str:
+    """Return a metric's value with the decimals that the papers print.
 
-    >>> format_metric("ece", 3.14159), format_metric("ece", 3.14159, 0.2), format_metric("nll", 0.5)
-    ('3.14', '3.14±0.20', '0.5000')
+    >>> format_metric("ece", 3.14159), format_metric("nll", 0.5)
+    ('3.14', '0.5000')
     """
     if value is None:
         return ""
-    specification = metric_format(metric)
-    text = format(value, specification)
-    if deviation is not None:
-        text += f"±{format(deviation, specification)}"
-    return text
+    return format(value, metric_format(metric))
 
 
 def metric_format(metric: str) -> str:
@@ -43,12 +39,9 @@ def metric_format(metric: str) -> str:
     return f".{row.decimals}f"
 
 
-def format_result(metric: str, result: SplitResult | None, *, deviation: bool = True) -> str:
+def format_result(metric: str, result: SplitResult | None) -> str:
     """Return a metric of a trial's result as `format_metric` does; empty without a result."""
-    spread = None
-    if result is not None and deviation:
-        spread = deviation_of(result, metric)
-    return format_metric(metric, metric_of(result, metric), spread)
+    return format_metric(metric, metric_of(result, metric))
 
 
 def format_values(objectives: Sequence[Objective], values: Sequence[float]) -> str:

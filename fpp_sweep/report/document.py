@@ -1,16 +1,16 @@
-"""The document model of pages and comparisons: sections with anchors, made of texts, tables and plots."""
+"""The document model: sections with anchors, made of texts and tables; html.py makes a page of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from fpp_sweep.report.table import Table, tex, to_latex, to_markdown, to_text
 from fpp_sweep.report.text import DEFAULT_WIDTH, wrap_words
 from fpp_sweep.spec.errors import escaped
 
-TextStyle = Literal["", "faint", "warning", "lead", "usage"]  # usage: of the page itself; not printed
+TextStyle = Literal["", "faint", "warning", "lead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,46 +33,11 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Html:
-    """Finished HTML, such as a figure in SVG; on pages only."""
+class Picture:
+    """A figure in SVG with its caption; on pages only."""
 
-    html: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
-    """An interactive plot as plotly's plain data, or the sentence shown instead of it.
-
-    A reader may choose between variants of a plot. `choices` holds, by label, the changes to `traces` and `layout`, and
-    `zoom` and `n_outliers` of the variant's own; the first is shown at first. Plots of one `group` share the choice.
-    """
-
-    name: str
-    traces: Sequence[Mapping[str, Any]] = ()
-    layout: Mapping[str, Any] = field(default_factory=dict)
-    placeholder: str = ""  # shown if there are no traces
-    description: str = ""  # for screen readers
-    min_width: int = 0  # pixels; in a narrower window the plot scrolls
-    choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    choice_label: str = "shown"
-    group: str = ""  # empty: the plot's own choice
-    zoom: Mapping[str, Sequence[float]] = field(default_factory=dict)  # ranges of axes that leave outliers out
-    n_outliers: int = 0  # trials outside these ranges
-
-
-@dataclass(frozen=True, slots=True)
-class PlotGroup:
-    """Small plots side by side, which share a choice."""
-
-    plots: Sequence[Plot]
-
-
-@dataclass(frozen=True, slots=True)
-class Details:
-    """Blocks that a reader unfolds; on pages only."""
-
-    summary: str
-    blocks: Sequence[Block]
+    svg: str
+    caption: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +49,7 @@ class Section:
     anchor: str = ""  # a link #anchor leads to the section
 
 
-Block = Text | Code | Html | Table | Plot | PlotGroup | Details | Section
+Block = Text | Code | Picture | Table | Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +59,6 @@ class Document:
     title: str
     sections: Sequence[Section]
     introduction: Sequence[Block] = ()
-
-    @property
-    def plots(self) -> list[Plot]:
-        return list(_plots(self.sections))
-
-
-def _plots(blocks: Sequence[Block]) -> Iterator[Plot]:
-    for block in blocks:
-        if isinstance(block, Plot):
-            yield block
-        elif isinstance(block, PlotGroup):
-            yield from block.plots
-        elif isinstance(block, Section):
-            yield from _plots(block.blocks)
 
 
 def document_to_text(document: Document, width: int = DEFAULT_WIDTH) -> str:

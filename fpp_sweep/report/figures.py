@@ -28,12 +28,27 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.spec.catalogue import ZERO_SHOT
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.spec.palette import BLUE, CIRCLE, CROSS, DASHES, GREY, INK, LINE, MARKERS, PALETTE, PAPER, RED, Marker
+from fpp_sweep.spec.palette import (
+    BLUE,
+    CIRCLE,
+    CROSS,
+    DASHES,
+    GREY,
+    INK,
+    LINE,
+    MARKERS,
+    PALETTE,
+    PAPER,
+    RED,
+    TRIANGLE,
+    Marker,
+)
 from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import Numbers
 
 PANEL_SIZE = (6.4, 4.8)  # inches
 FRAME_MARGIN = 0.08  # share of the range that the axes have to show
+EDGE = 0.02  # share of an axis between its end and the markers of trials that are further out
 REGION_LABEL = "front in 10 to 90 % of the resamples"
 MEDIAN_LABEL = "front in half of the resamples"
 SETTINGS: Any = {
@@ -75,7 +90,7 @@ class ErrorBar(NamedTuple):
     above: float
 
 
-PointKind = Literal["trials", "infeasible", "front", "baseline"]
+PointKind = Literal["trials", "infeasible", "front", "baseline", "below floor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +138,7 @@ class Staircase:
 
 
 class Frame(NamedTuple):
-    """Ranges of both axes that leave out trials below the floor: one that fails would squeeze the others."""
+    """Ranges of both axes without trials below the floor, which would squeeze the others and stand at the edge."""
 
     xs: tuple[float, float]
     ys: tuple[float, float]
@@ -149,15 +164,22 @@ def front_figures(info: SweepInfo, statistics: SweepStatistics) -> list[FrontFig
 
 def front_figure(info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, int]) -> FrontFigure:
     front = statistics.front
-    points = [_points(front, front.dominated, pair, kind="trials", label="trials", color=GREY)]
-    if front.infeasible:
-        infeasible = _points(front, front.infeasible, pair, kind="infeasible", label="break a constraint", color=GREY)
-        points.append(replace(infeasible, marker=CROSS))
-    members = _points(front, front.members, pair, kind="front", label="front", color=BLUE)
+    below = trials_below_floor(front)
+    points = [_points(front, _without(front.dominated, below), pair, kind="trials", label="trials", color=GREY)]
+    infeasible = _without(front.infeasible, below)
+    if infeasible:
+        crosses = _points(front, infeasible, pair, kind="infeasible", label="break a constraint", color=GREY)
+        points.append(replace(crosses, marker=CROSS))
+    members = _points(front, _without(front.members, below), pair, kind="front", label="front", color=BLUE)
     points.append(_with_intervals(members, info, statistics, pair))
     for baseline, marker, color in zip(front.baselines, cycle(MARKERS[1:]), cycle(PALETTE[1:]), strict=False):
         point = _points(front, [baseline], pair, kind="baseline", label=baseline.label, color=color)
         points.append(replace(point, marker=marker))
+    frame = None
+    if below:
+        frame = frame_of(points)
+        label = f"more than {front.floor:g} points below {ZERO_SHOT}"
+        points.append(_at_edge(_points(front, below, pair, kind="below floor", label=label, color=GREY), frame))
     x_title, y_title = axis_titles(info, pair)
     return FrontFigure(
         pair=pair,
@@ -166,8 +188,39 @@ def front_figure(info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, 
         points=points,
         staircases=staircases_of(front, BLUE),
         regions=regions_of(front, attainment_of(info, statistics), BLUE),
-        frame=frame_of(front, points),
+        frame=frame,
     )
+
+
+def trials_below_floor(front: Front) -> list[TrialRecord]:
+    """Return the finished trials below the floor of accuracy; none if all are, as a chart would have nothing else."""
+    below = [record for record in front.finished if front.is_below_floor(record)]
+    if len(below) == len(front.finished):
+        return []
+    return below
+
+
+def _without(records: Sequence[TrialRecord], left_out: Sequence[TrialRecord]) -> list[TrialRecord]:
+    names = {record.name for record in left_out}
+    return [record for record in records if record.name not in names]
+
+
+def _at_edge(points: Points, frame: Frame | None) -> Points:
+    """Return points that are outside a frame just inside its nearest edge."""
+    points = replace(points, marker=TRIANGLE)
+    if frame is None:
+        return points
+    return replace(points, xs=clipped(points.xs, frame.xs), ys=clipped(points.ys, frame.ys))
+
+
+def clipped(values: Sequence[float], limits: tuple[float, float]) -> list[float]:
+    """Return values whose markers stay inside an axis of these limits.
+
+    >>> clipped([2.0, 70.0], (60.0, 160.0))
+    [62.0, 70.0]
+    """
+    inside = with_margin(limits, -EDGE)
+    return [float(value) for value in np.clip(values, *inside)]
 
 
 def _points(
@@ -189,23 +242,15 @@ def _with_intervals(points: Points, info: SweepInfo, statistics: SweepStatistics
     return replace(points, x_errors=x_errors, y_errors=y_errors)
 
 
-def frame_of(front: Front, points_of_kinds: Sequence[Points]) -> Frame | None:
-    """Return the frame around all trials above the floor, with their intervals, and the baselines.
-
-    It is None if no trial is below the floor, or if no trial is above it.
-    """
-    if front.n_below_floor in (0, len(front.finished)):
-        return None
-    xs: list[float] = []
-    ys: list[float] = []
+def frame_of(points_of_kinds: Sequence[Points]) -> Frame | None:
+    """Return the frame around all points and their intervals; None if they are all at one place of an axis."""
+    ends: list[tuple[float, float]] = []
     for points in points_of_kinds:
-        for index, record in enumerate(points.records):
-            if front.is_below_floor(record):
-                continue
-            for x, y in _point_with_interval_ends(points, index):
-                xs.append(x)
-                ys.append(y)
-    if min(xs, default=0.0) == max(xs, default=0.0) or min(ys) == max(ys):
+        ends += ends_of_intervals(points)
+    if not ends:
+        return None
+    xs, ys = zip(*ends, strict=True)
+    if min(xs) == max(xs) or min(ys) == max(ys):
         return None
     return Frame(with_margin(xs, FRAME_MARGIN), with_margin(ys, FRAME_MARGIN))
 
@@ -219,20 +264,15 @@ def with_margin(values: Sequence[float], share: float) -> tuple[float, float]:
 
 def ends_of_intervals(points: Points) -> Iterator[tuple[float, float]]:
     """Yield the points, and the ends of their intervals."""
-    for index in range(len(points.records)):
-        yield from _point_with_interval_ends(points, index)
-
-
-def _point_with_interval_ends(points: Points, index: int) -> Iterator[tuple[float, float]]:
-    x, y = points.xs[index], points.ys[index]
-    yield x, y
-    x_error, y_error = points.error_bars(index)
-    if x_error is not None:
-        yield x - x_error.below, y
-        yield x + x_error.above, y
-    if y_error is not None:
-        yield x, y - y_error.below
-        yield x, y + y_error.above
+    for index, (x, y) in enumerate(zip(points.xs, points.ys, strict=True)):
+        yield x, y
+        x_error, y_error = points.error_bars(index)
+        if x_error is not None:
+            yield x - x_error.below, y
+            yield x + x_error.above, y
+        if y_error is not None:
+            yield x, y - y_error.below
+            yield x, y + y_error.above
 
 
 def staircases_of(front: Front, color: str) -> list[Staircase]:
@@ -295,8 +335,8 @@ def write_front_picture(path: Path, info: SweepInfo, statistics: SweepStatistics
     finished = plural(len(front.finished), "finished trial")
     title = f"{name}\n{len(front.members)} of {finished} on the front, {info.search_split} split"
     if any(panel.frame for panel in panels):
-        left_out = plural(front.n_below_floor, "trial")
-        title += f"\naxes fitted without {left_out} more than {front.floor:g} points below {ZERO_SHOT}"
+        left_out = plural(len(trials_below_floor(front)), "trial")
+        title += f"\n{left_out} more than {front.floor:g} points below {ZERO_SHOT}: triangles at the edge"
 
     def draw(figure: Figure) -> None:
         figure.set_size_inches(PANEL_SIZE[0] * len(panels), PANEL_SIZE[1])
@@ -313,6 +353,7 @@ def write_front_picture(path: Path, info: SweepInfo, statistics: SweepStatistics
 SCATTER_STYLES: Mapping[str, Mapping[str, Any]] = {
     "trials": {"s": 22, "alpha": 0.7, "linewidths": 0, "zorder": 2},
     "infeasible": {"s": 22, "zorder": 2},
+    "below floor": {"s": 30, "zorder": 6},
     "baseline": {"s": 36, "zorder": 4},
     "front": {"s": 48, "edgecolors": "white", "zorder": 5},
 }

@@ -23,21 +23,20 @@ SETTING_LENGTH = 60  # characters of a setting's value
 
 
 def front_table(
-    info: SweepInfo, front: Front, statistics: SweepStatistics | None = None, *, settings: bool = True, title: str = ""
+    info: SweepInfo,
+    front: Front,
+    statistics: SweepStatistics | None = None,
+    *,
+    metrics: Sequence[str] = (),
+    settings: bool = True,
+    title: str = "",
 ) -> Table:
     """Return a row for each record of `front.compared`: front members, other finalists and baselines.
 
-    Columns are the metrics on each split with their intervals, the support for being on the front, remarks such as
-    `knee`, and the searched settings, which a narrow terminal leaves out.
-
-    >>> from fpp_sweep.records.front import front_of
-    >>> from fpp_sweep.report.table import to_text
-    >>> from fpp_sweep.space.objectives import Objective
-    >>> goals = (Objective(metric="ece", goal="min"),)
-    >>> info = SweepInfo(name="s", created=0, state="running", space={}, objectives=goals, search_split="val")
-    >>> print(to_text(front_table(info, front_of(info, []), title="no trial has finished")))
-    no trial has finished
+    Columns are the metrics on each split (`metrics_shown` if none are named) with their intervals, the support for
+    being on the front, remarks such as `knee`, and the searched settings, which a narrow terminal leaves out.
     """
+    metrics = metrics or metrics_shown(info)
     splits = splits_of(info, front.compared)
     searched = values_by_setting(front.members) if settings else {}
     has_support = statistics is not None and bool(statistics.support.trials)
@@ -46,7 +45,7 @@ def front_table(
     for record in front.compared:
         cells = [Cell(record.label, mark=released_mark(record))]
         for split in splits:
-            for metric in metrics_shown(info):
+            for metric in metrics:
                 cells.append(metric_cell(record, split, metric, statistics))
         if statistics is not None and has_support:
             cells.append(Cell(support_text(statistics, record.name)))
@@ -55,7 +54,7 @@ def front_table(
             cells.append(Cell(drift_text(record)))
         cells += setting_cells(record, searched)
         rows.append(_row(front, record, cells, rows))
-    columns = _columns(info, splits, searched, has_support=has_support, has_drift=has_drift)
+    columns = _columns(metrics, splits, searched, has_support=has_support, has_drift=has_drift)
     return Table(title=title, columns=columns, rows=rows, notes=released_notes(front.compared))
 
 
@@ -67,11 +66,16 @@ def front_heading(front: Front) -> str:
 
 
 def _columns(
-    info: SweepInfo, splits: Sequence[str], searched: Mapping[str, Sequence[Any]], *, has_support: bool, has_drift: bool
+    metrics: Sequence[str],
+    splits: Sequence[str],
+    searched: Mapping[str, Sequence[Any]],
+    *,
+    has_support: bool,
+    has_drift: bool,
 ) -> list[Column]:
     columns = [Column("trial", is_text=True)]
     for split in splits:
-        columns += columns_of(metrics_shown(info), group=split)
+        columns += columns_of(metrics, group=split)
     if has_support:
         columns.append(Column("support", is_text=True))
     columns.append(Column("remarks", is_text=True))
@@ -91,11 +95,11 @@ def dataset_table(front: Front, statistics: SweepStatistics | None, split: str) 
     for record in records:
         for dataset, values in record.results[split].datasets.items():
             measured.setdefault(dataset, set()).update(values)
-    wanted = [catalogue.parts_of(metric).of_average for metric in metrics_of(front.objectives)]
+    wanted = [catalogue.parts_of(metric).of_average for metric in accuracy_and_objectives(front)]
     columns = [Column("trial", is_text=True)]
     shown = []
     for dataset, names in measured.items():
-        metrics = [metric for metric in dict.fromkeys([catalogue.ACCURACY, *wanted]) if metric in names]
+        metrics = [metric for metric in dict.fromkeys(wanted) if metric in names]
         columns += columns_of(metrics, group=dataset)
         shown += [f"{metric}/{dataset}" for metric in metrics]
     rows: list[Row] = []
@@ -109,11 +113,14 @@ def dataset_table(front: Front, statistics: SweepStatistics | None, split: str) 
     return Table(title=f"{split} split", columns=columns, rows=rows, notes=released_notes(records))
 
 
+def accuracy_and_objectives(front: Front) -> list[str]:
+    return list(dict.fromkeys([catalogue.ACCURACY, *metrics_of(front.objectives)]))
+
+
 def metric_cell(record: TrialRecord, split: str, metric: str, statistics: SweepStatistics | None) -> Cell:
     """Return a record's value of a metric on a split, or on a dataset (`ece/dtd`), with its interval if it has one."""
-    return Cell(
-        format_result(metric, record.results.get(split)), interval=interval_of(record, split, metric, statistics)
-    )
+    text = format_result(metric, record.results.get(split))
+    return Cell(text, interval=interval_of(record, split, metric, statistics))
 
 
 def interval_of(record: TrialRecord, split: str, metric: str, statistics: SweepStatistics | None) -> str:

@@ -1,47 +1,64 @@
-"""The page's plots of the front, the hypervolume and the importances, as plotly's plain data.
+"""The charts of a page as plotly's plain data: the front, and the objectives over each setting.
 
 Colours that follow the reader's theme are left to the page. Plotly interprets some HTML in the texts that it draws,
-which `plot_text` escapes; parallel coordinates draw their texts as they are.
+which `plot_text` escapes.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import cycle
-from statistics import quantiles
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.front import Front, metric_of, splits_of, values_of
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
-from fpp_sweep.records.texts import format_metric, setting_text
-from fpp_sweep.report.document import Plot
-from fpp_sweep.report.effects import Effects
+from fpp_sweep.records.texts import (
+    VARIANCES,
+    choice_texts,
+    format_metric,
+    is_number,
+    search_range,
+    setting_text,
+    values_by_setting,
+    varies,
+)
 from fpp_sweep.report.figures import (
+    FRAME_MARGIN,
     MEDIAN_LABEL,
     REGION_LABEL,
     FrontFigure,
     Points,
     Region,
     Staircase,
-    ends_of_intervals,
+    clipped,
     front_figures,
+    trials_below_floor,
     with_margin,
 )
 from fpp_sweep.report.text import cut
+from fpp_sweep.spec.config import setting
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.spec.palette import BLUE, GREY, RED
+from fpp_sweep.spec.palette import BLUE, CIRCLE, GREY, RED, TRIANGLE
 
 N_HOVERED_SETTINGS = 18  # settings in a hover label; a click shows all
-OUTLIER_DISTANCE = 2.0  # interquartile ranges beyond the quartiles; points further out are left out at first
-RANGE_MARGIN = 0.07  # share of a range that is added at both of its ends
-TEXT_LENGTH = 48  # characters of a value in a plot
+TEXT_LENGTH = 48  # characters of a value in a chart
 MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
 LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0}
 
 Trace = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A chart that plotly draws."""
+
+    name: str
+    traces: Sequence[Trace]
+    layout: Mapping[str, Any]
+    description: str  # for screen readers
 
 
 # --- the front ----------------------------------------------------------------------------------------
@@ -51,7 +68,7 @@ def front_plots(info: SweepInfo, statistics: SweepStatistics) -> list[Plot]:
     """Return a plot for each pair of objectives; a single objective stands over the order of the trials."""
     front = statistics.front
     if not (front.finished or front.baselines):
-        return [Plot(name="front", placeholder=front.why_empty)]
+        return []
     plots = []
     for index, figure in enumerate(front_figures(info, statistics)):
         plots.append(_front_plot(f"front-{index}", info, statistics, figure))
@@ -66,13 +83,17 @@ def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure:
     for staircase in figure.staircases:
         traces.append(_staircase_trace(staircase))
     for points in figure.points:
-        if points.kind != "infeasible":
+        if points.kind not in ("infeasible", "below floor"):
             traces += _other_split_traces(info, front, figure, points)
     for points in figure.points:
         traces.append(_points_trace(info, statistics, points))
+    x_axis: dict[str, Any] = {"title": {"text": plot_text(figure.x_title)}}
+    y_axis: dict[str, Any] = {"title": {"text": plot_text(figure.y_title)}}
+    if figure.frame is not None:
+        x_axis["range"], y_axis["range"] = list(figure.frame.xs), list(figure.frame.ys)
     layout = {
-        "xaxis": {"title": {"text": plot_text(figure.x_title)}},
-        "yaxis": {"title": {"text": plot_text(figure.y_title)}},
+        "xaxis": x_axis,
+        "yaxis": y_axis,
         "hovermode": "closest",
         "height": 480,
         "margin": MARGIN,
@@ -80,14 +101,7 @@ def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure:
     }
     counts = f"{plural(len(front.finished), 'trial')} and {plural(len(front.baselines), 'baseline')}"
     description = f"{figure.y_title} over {figure.x_title} of {counts}; the table has the same numbers"
-    plot = Plot(name=name, traces=traces, layout=layout, description=description)
-    if figure.frame is not None:
-        return with_zoom(plot, {"xaxis": list(figure.frame.xs), "yaxis": list(figure.frame.ys)})
-    essential = []
-    for points in figure.points:
-        if points.kind == "front":
-            essential += list(ends_of_intervals(points))
-    return without_outliers(plot, essential)
+    return Plot(name=name, traces=traces, layout=layout, description=description)
 
 
 def _points_trace(info: SweepInfo, statistics: SweepStatistics, points: Points) -> Trace:
@@ -216,166 +230,136 @@ def _region_traces(region: Region) -> list[Trace]:
     return [best, worst, median]
 
 
-# --- axes that leave outliers out ---------------------------------------------------------------------
+# --- the settings -------------------------------------------------------------------------------------
+
+MIN_TRIALS = 16  # fewer say too little about the settings
+MAX_SETTINGS = 12  # settings that have charts, the most important ones
+N_GROUPS = 4  # medians over a range
+STRIP_LAYOUT = {
+    "height": 220,
+    "margin": {"l": 40, "r": 12, "t": 8, "b": 40},
+    "showlegend": False,
+    "hovermode": "closest",
+}
 
 
-def without_outliers(plot: Plot, essential: Sequence[tuple[float, float]] = ()) -> Plot:
-    """Return a plot whose axes leave outliers out until the reader asks for all points.
+def settings_plots(info: SweepInfo, front: Front) -> dict[str, list[Plot]]:
+    """Return the plots of each objective over the settings; none of fewer than MIN_TRIALS trials."""
+    if len(front.finished) < MIN_TRIALS:
+        return {}
+    from fpp_sweep.report.importances import importances  # start-up time: loads Optuna
 
-    The essential points are never left out.
-    """
-    zoom = {}
-    for index, axis in enumerate(("xaxis", "yaxis")):
-        ends = range_without_outliers([point[index] for point in _marker_points(plot)])
-        if ends:
-            zoom[axis] = _covering(ends, [point[index] for point in essential])
-    return with_zoom(plot, zoom)
-
-
-def with_zoom(plot: Plot, zoom: Mapping[str, list[float]]) -> Plot:
-    """Return a plot whose axes have these ranges until the reader asks for all points."""
-    outliers = set()
-    for trace in plot.traces:
-        if "markers" not in trace["mode"]:
-            continue
-        for name, x, y in zip(trace["customdata"], trace["x"], trace["y"], strict=True):
-            if _is_outside(x, zoom.get("xaxis")) or _is_outside(y, zoom.get("yaxis")):
-                outliers.add(name)
-    return replace(plot, zoom=zoom, n_outliers=len(outliers))
+    plots = {}
+    for index, objective in enumerate(info.objectives):
+        strips = _strip_plots(info, front, index, importances(info, front, index))
+        if strips:
+            plots[objective.metric] = strips
+    return plots
 
 
-def _marker_points(plot: Plot) -> list[tuple[float | None, float | None]]:
-    """Return x and y of all markers; None where a line has a gap."""
-    points = []
-    for trace in plot.traces:
-        if "markers" in trace["mode"]:
-            points += list(zip(trace["x"], trace["y"], strict=True))
-    return points
+def _strip_plots(info: SweepInfo, front: Front, index: int, importances: Mapping[str, float]) -> list[Plot]:
+    """Return an objective of all finished trials over each setting that varies, the most important one first."""
+    columns = {}
+    for key, values in values_by_setting(front.finished).items():
+        if varies(values):
+            columns[key] = values
+    keys = sorted(columns, key=lambda key: -importances.get(key, 0.0))
+    plots: list[Plot] = []
+    for key in keys[:MAX_SETTINGS]:
+        title = plot_text(key)
+        if key in importances:
+            title += f", importance {importances[key]:.2f}"
+        plots.append(_strip_plot(f"setting-{index}-{len(plots)}", title, key, columns[key], info, front, index))
+    return plots
 
 
-def _covering(ends: Sequence[float], values: Sequence[float]) -> list[float]:
-    """Return a range that covers `ends` and the values, with a margin beyond values that are outside `ends`."""
-    first, last = ends
-    margin = 0.02 * (last - first)
-    low, high = first, last
-    for value in values:
-        if value < first:
-            low = min(low, value - margin)
-        elif value > last:
-            high = max(high, value + margin)
-    return [low, high]
-
-
-def _is_outside(value: float | None, ends: Sequence[float] | None) -> bool:
-    if value is None or ends is None:
-        return False
-    return not ends[0] <= value <= ends[1]
-
-
-def range_without_outliers(column: Sequence[float | None]) -> list[float] | None:
-    """Return the range of the values that are no outliers, with a margin; None if there is no outlier.
-
-    >>> range_without_outliers([70, 71, 72, 73, 74, 10]), range_without_outliers([70, 71, 72])
-    ([69.72, 74.28], None)
-    """
-    values = sorted(value for value in column if value is not None)
-    if len(values) < 4:
-        return None
-    first, _, third = quantiles(values, n=4, method="inclusive")
-    distance = OUTLIER_DISTANCE * (third - first)
-    inside = [value for value in values if first - distance <= value <= third + distance]
-    if len(inside) == len(values) or inside[0] == inside[-1]:
-        return None
-    return list(with_margin(inside, RANGE_MARGIN))
-
-
-# --- importances and hypervolume ----------------------------------------------------------------------
-
-
-def importance_plot(effects: Sequence[Effects]) -> Plot:
-    """Return bars for each objective whose effects are known."""
-    shown = []
-    reasons = []
-    for row in effects:
-        if row.shares:
-            shown.append(row)
+def _strip_plot(
+    name: str, title: str, key: str, column: Sequence[Any], info: SweepInfo, front: Front, index: int
+) -> Plot:
+    metric = info.objectives[index].metric
+    xs, x_axis = _setting_axis(info, key, column)
+    texts, colors, symbols = [], [], []
+    edge = {record.name for record in trials_below_floor(front)}
+    members = {record.name for record in front.members}
+    names, values = [], []
+    usual = []  # values of trials above the floor
+    for record in front.finished:
+        value = values_of(record)[index]
+        names.append(record.name)
+        values.append(value)
+        texts.append(f"{plot_text(record.name)}: {format_metric(metric, value)}")
+        if record.name in edge:
+            symbols.append(TRIANGLE.plotly)
         else:
-            reasons.append(f"{row.metric}: {row.skipped}.")
-    if not shown:
-        return Plot(name="importances", placeholder=" ".join(reasons))
-    shares = largest_shares(effects)
-    keys = sorted(shares, key=lambda key: shares[key])
-    traces = []
-    for row, color in zip(shown, cycle([BLUE, RED, GREY]), strict=False):
-        trace = {
-            "type": "bar",
-            "orientation": "h",
-            "name": plot_text(row.metric),
-            "y": plot_texts(keys),
-            "x": [row.shares[key] for key in keys],
-            "marker": {"color": color},
-            "error_x": _whiskers(row, keys),
-            "hovertemplate": "%{y}: %{x:.2f}<extra>%{fullData.name}</extra>",
-        }
-        traces.append(trace)
-    layout = {
-        "barmode": "group",
-        "height": 120 + 22 * len(keys) * len(shown),
-        "margin": {**MARGIN, "l": 16},
-        "legend": LEGEND,
-        "xaxis": {"title": {"text": "share of the variance"}, "range": [0, None], "rangemode": "tozero"},
-        "yaxis": {"automargin": True, "type": "category"},
-    }
-    return Plot(name="importances", traces=traces, layout=layout)
-
-
-def largest_shares(effects: Sequence[Effects]) -> dict[str, float]:
-    """Return the largest share of each setting over all objectives."""
-    largest: dict[str, float] = {}
-    for row in effects:
-        for key, share in row.shares.items():
-            largest[key] = max(share, largest.get(key, 0.0))
-    return largest
-
-
-def _whiskers(effects: Effects, keys: Sequence[str]) -> dict[str, Any]:
-    """Return error bars over the intervals of the shares."""
-    above = []
-    below = []
-    for key in keys:
-        share = effects.shares[key]
-        low, high = effects.spread[key]
-        above.append(high - share)
-        below.append(share - low)
-    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1, "color": GREY}
-
-
-def hypervolume_plot(front: Front) -> Plot:
-    if not front.hypervolume:
-        reason = front.why_empty
-        if front.reference is None:
-            reason = "The sweep has no reference point."
-        return Plot(name="hypervolume", placeholder=reason)
-    _, volumes = zip(*front.hypervolume, strict=True)
-    names = [record.name for record in front.trials]
-    trace = {
+            symbols.append(CIRCLE.plotly)
+            usual.append(value)
+        colors.append(BLUE if record.name in members - edge else GREY)
+    ys, y_axis = _usual_range(values, usual)
+    points: Trace = {
         "type": "scatter",
-        "mode": "lines+markers",
-        "x": [front.positions[name] for name in names],
-        "y": volumes,
-        "text": plot_texts(names),
+        "mode": "markers",
+        "x": xs,
+        "y": ys,
+        "text": texts,
         "customdata": names,
-        "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
-        "line": {"shape": "hv", "color": BLUE},
-        "marker": {"size": 5},
+        "hovertemplate": "%{text}<br>%{x}<extra></extra>",
+        "marker": {"color": colors, "symbol": symbols, "size": 7},
     }
-    layout = {
-        "height": 340,
-        "margin": MARGIN,
-        "xaxis": {"title": {"text": "trials, in the order they finished"}},
-        "yaxis": {"title": {"text": "hypervolume"}, "rangemode": "tozero"},
+    layout = {**STRIP_LAYOUT, "xaxis": {"title": {"text": title}, **x_axis}, "yaxis": y_axis}
+    description = f"{metric} of {plural(len(front.finished), 'trial')} over {title}"
+    return Plot(name=name, traces=[_medians(xs, ys), points], layout=layout, description=description)
+
+
+def _usual_range(values: Sequence[float], usual: Sequence[float]) -> tuple[Sequence[float], dict[str, Any]]:
+    """Return values on an axis that is as long as the usual ones need; the others are moved to its ends."""
+    limits = with_margin(usual, FRAME_MARGIN)
+    if len(usual) == len(values) or limits[0] == limits[1]:
+        return values, {}
+    return clipped(values, limits), {"range": limits}
+
+
+def _setting_axis(info: SweepInfo, key: str, column: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the position of each trial on the axis of a setting, None for a number that is not set, and the axis."""
+    present = [value for value in column if value is not None]
+    if not all(is_number(value) for value in present):
+        return [plot_text(text) for text in choice_texts(column)], {"type": "category"}
+    axis: dict[str, Any] = {"tickformat": "~g", "nticks": 6}
+    scale = 1.0
+    if key in VARIANCES:
+        scale = setting(key).default
+        axis["tickprefix"] = "x"
+    if search_range(info, key).get("log") and min(present) > 0:
+        axis |= {"type": "log", "dtick": 1} if max(present) > 30 * min(present) else {"type": "log"}
+    positions: list[float | None] = []
+    for value in column:
+        positions.append(value if value is None else value / scale)
+    return positions, axis
+
+
+def _medians(xs: Sequence[Any], values: Sequence[float]) -> Trace:
+    """Return the medians of each choice, or of each quarter of the trials along a range."""
+    placed = [(x, value) for x, value in zip(xs, values, strict=True) if x is not None]
+    groups: dict[Any, list[tuple[Any, float]]] = {}
+    if all(is_number(x) for x, _ in placed) and len({x for x, _ in placed}) > N_GROUPS:
+        for rank, point in enumerate(sorted(placed)):
+            groups.setdefault(rank * N_GROUPS // len(placed), []).append(point)
+    else:
+        for point in placed:
+            groups.setdefault(point[0], []).append(point)
+    middles: list[Any] = []
+    medians = []
+    for points in groups.values():
+        x = points[len(points) // 2][0]
+        middles.append(x)
+        medians.append(median(value for _, value in points))
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": middles,
+        "y": medians,
+        "hovertemplate": "median %{y:.4g}<extra></extra>",
+        "marker": {"symbol": "line-ew-open", "size": 26, "color": RED, "line": {"width": 3}},
     }
-    return Plot(name="hypervolume", traces=[trace], layout=layout)
 
 
 # --- texts and colours --------------------------------------------------------------------------------
@@ -383,10 +367,6 @@ def hypervolume_plot(front: Front) -> Plot:
 
 def plot_text(text: str) -> str:
     return html.escape(cut(text, TEXT_LENGTH), quote=False)
-
-
-def plot_texts(texts: Iterable[str]) -> list[str]:
-    return [plot_text(text) for text in texts]
 
 
 def transparent(color: str, opacity: float) -> str:

@@ -1,4 +1,4 @@
-"""The table model, and its four renderers: text for a terminal, HTML for a page, Markdown and LaTeX.
+"""The table model, and its renderers: text for a terminal, Markdown and LaTeX; blocks.html.j2 has that for pages.
 
 A caller describes columns and rows once; the renderers escape what their output would misread.
 
@@ -13,7 +13,6 @@ A caller describes columns and rows once; the renderers escape what their output
 
 from __future__ import annotations
 
-import html
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,11 +30,9 @@ from fpp_sweep.report.text import DEFAULT_WIDTH, wrap_words
 from fpp_sweep.spec.errors import escaped
 
 INTERVAL_LABEL = "95 %"
-HEADS_IN_LABEL = 3  # heads that label a table without a title, for screen readers
 GAP = 2  # spaces between two columns of text
 WRAPPED_WIDTH = 20  # columns of sentences shrink to this width before anything is left out
 LONGEST_WORD = 36  # characters of a word that is not broken; two of these fit into 80 columns
-SHORT_TEXT = 16  # characters that a page does not wrap
 CellStyle = Literal["", "good", "bad", "faint"]
 RowStyle = Literal["", "best", "baseline"]
 
@@ -355,132 +352,6 @@ def _grid_lines(columns: Sequence[_TextColumn], width: int) -> Iterator[str]:
     if groups:
         yield groups
     yield from lines
-
-
-# --- HTML ---------------------------------------------------------------------------------------------
-
-
-def to_html(table: Table) -> str:
-    """Return the table for a page, whose script lets the reader sort it and filter it if it has a name.
-
-    >>> print(to_html(Table.of_strings(["dataset", "images"], [["dtd", "1692"]])))
-    <div class="wide" tabindex="0" role="region" aria-label="table of dataset, images"><table>
-    <thead><tr><th class="text short">dataset</th><th>images</th></tr></thead>
-    <tbody>
-    <tr><th class="text short" scope="row">dtd</th><td>1692</td></tr>
-    </tbody>
-    </table></div>
-    """
-    parts = []
-    if table.title:
-        parts.append(f"<h3>{html.escape(table.title)}</h3>")
-    if table.rows:
-        parts += _html_table(table)
-    for note in table.notes:
-        parts.append(f'<p class="faint">{html.escape(note)}</p>')
-    return "\n".join(parts)
-
-
-def _html_table(table: Table) -> Iterator[str]:
-    identity = ""
-    region = "wide"
-    if table.name:
-        identity = f' id="{html.escape(table.name)}"'
-        region = "wide scrolling"
-        yield (
-            f'<p class="tools no-print"><label>filter <input type="search" data-filter="{html.escape(table.name)}" '
-            f'size="32"></label> <output for="{html.escape(table.name)}"></output></p>'
-        )
-    if not table.sortable:
-        identity += " data-fixed-order"
-    heads = ", ".join(column.heading for column in table.columns[:HEADS_IN_LABEL])
-    label = html.escape(table.title or table.name or f"table of {heads}")
-    yield f'<div class="{region}" tabindex="0" role="region" aria-label="{label}"><table{identity}>'
-    classes = _html_classes(table)
-    yield f"<thead>{_html_group_line(table)}{_html_heads(table, classes)}</thead>"
-    yield "<tbody>"
-    for row in table.rows:
-        yield _html_row(row, classes)
-    yield "</tbody>"
-    yield "</table></div>"
-
-
-def _html_group_line(table: Table) -> str:
-    if not any(table.groups):
-        return ""
-    cells = []
-    for group, start, stop in group_spans(table.groups):
-        if group:
-            cells.append(f'<th class="group" colspan="{stop - start}">{html.escape(group)}</th>')
-        else:
-            cells.append("<td></td>")  # a screen reader would announce an empty heading
-    return f"<tr>{''.join(cells)}</tr>"
-
-
-def _html_heads(table: Table, classes: Sequence[Sequence[str]]) -> str:
-    cells = []
-    for column, column_classes in zip(table.columns, classes, strict=True):
-        cells.append(f"<th{_class_attribute(column_classes)}>{html.escape(column.title)}</th>")
-    return f"<tr>{''.join(cells)}</tr>"
-
-
-def _html_row(row: Row, classes: Sequence[Sequence[str]]) -> str:
-    cells = []
-    for index, (cell, column_classes) in enumerate(zip(row.cells, classes, strict=True)):
-        attributes = _class_attribute([*column_classes, cell.style])
-        content = _html_cell(cell)
-        if index == 0 and content:
-            if row.anchor:
-                content = f'<a href="#{html.escape(row.anchor)}">{content}</a>'
-            if row.trial:
-                attributes += f' data-trial="{html.escape(row.trial)}"'
-            cells.append(f'<th{attributes} scope="row">{content}</th>')
-        else:
-            if cell.sort_value is not None:
-                attributes += f' data-value="{cell.sort_value!r}"'
-            cells.append(f"<td{attributes}>{content}</td>")
-    apart = "apart" if row.starts_group else ""
-    return f"<tr{_class_attribute([row.style, apart])}>{''.join(cells)}</tr>"
-
-
-def _html_cell(cell: Cell) -> str:
-    content = html.escape(cell.text + cell.mark)
-    if cell.interval:
-        content += f"<small>{html.escape(cell.interval)}</small>"
-    for label, text in cell.below.items():
-        content += f"<small>{html.escape(f'{label} {text}')}</small>"
-    return content
-
-
-def _html_classes(table: Table) -> list[list[str]]:
-    """Return the classes of the cells of each column."""
-    classes = []
-    group_above = ""
-    for index, column in enumerate(table.columns):
-        column_classes = []
-        if column.is_text:
-            column_classes.append("text")
-            if _longest_text(table, index) <= SHORT_TEXT:
-                column_classes.append("short")
-        if column.group and column.group != group_above:
-            column_classes.append("first")
-        group_above = column.group
-        classes.append(column_classes)
-    return classes
-
-
-def _longest_text(table: Table, index: int) -> int:
-    longest = 0
-    for row in table.rows:
-        longest = max(longest, len(row.cells[index].text))
-    return longest
-
-
-def _class_attribute(classes: Iterable[str]) -> str:
-    names = [name for name in classes if name]
-    if not names:
-        return ""
-    return f' class="{" ".join(names)}"'
 
 
 # --- Markdown and LaTeX -------------------------------------------------------------------------------

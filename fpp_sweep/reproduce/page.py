@@ -11,8 +11,8 @@ from typing import Any
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.texts import format_setting, format_time, varies
-from fpp_sweep.report.document import Block, Code, Document, Html, Section, Text, paragraphs
-from fpp_sweep.report.html import safe, write_html
+from fpp_sweep.report.document import Block, Code, Document, Picture, Section, Text, paragraphs
+from fpp_sweep.report.html import write_document
 from fpp_sweep.report.table import Row, Table, cells_of, columns_of
 from fpp_sweep.reproduce.claims import judge_claims
 from fpp_sweep.reproduce.experiment_files import shipped
@@ -86,7 +86,7 @@ def write_page(folder: Path, tables: Mapping[str, ResultTable] | None = None) ->
     sections.append(Section("Settings", settings))
     sections.append(Section("Make it again", list(_origin(loaded_tables))))
     name = f"Reproduction {folder.resolve().name}"
-    write_html(folder / PAGE, Document(name, sections, introduction=list(_introduction(loaded_tables))))
+    write_document(folder / PAGE, Document(name, sections, introduction=list(_introduction(loaded_tables))))
     return folder / PAGE
 
 
@@ -167,8 +167,7 @@ def _experiment_section(loaded: LoadedTable) -> Section:
         blocks.append(claims_section(table))
     blocks += column_sections(table)
     for figure in figures_of_page(loaded.sweep, table):
-        caption = f"<figcaption>{safe(figure.caption)}</figcaption>"
-        blocks.append(Html(f'<figure><div class="wide" tabindex="0">{figure.to_svg()}</div>{caption}</figure>'))
+        blocks.append(Picture(figure.to_svg(), figure.caption))
     return Section(f"{loaded.name}: {table.experiment.title}", blocks, anchor=loaded.name)
 
 

@@ -15,13 +15,13 @@ PALETTE = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#66CCEE", "#CCBB44", "#B
 BLUE, RED, GREEN, *_ = PALETTE
 GREY = "#8f959e"
 
-CIRCLE, CROSS = Marker("o", "circle"), Marker("x", "x")
+CIRCLE, CROSS, TRIANGLE = Marker("o", "circle"), Marker("x", "x"), Marker("v", "triangle-down")
 MARKERS = (
     CIRCLE,
     Marker("s", "square"),
     Marker("D", "diamond"),
     Marker("^", "triangle-up"),
-    Marker("v", "triangle-down"),
+    Marker("p", "pentagon"),
     Marker("P", "cross"),
     Marker("*", "star"),
     Marker("X", "x"),

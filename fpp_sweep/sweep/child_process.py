@@ -1,17 +1,13 @@
-"""A process of Python that imports from where its parent does, and ends with its parent."""
+"""The environment of a process of Python that imports from where its parent does."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
-from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-PR_SET_PDEATHSIG = 1  # see prctl(2)
 
 
 def child_environment() -> dict[str, str]:
@@ -25,9 +21,3 @@ def child_environment() -> dict[str, str]:
     if package_in_folders is None or package_in_folders.origin != str(PACKAGE / "__init__.py"):
         folders.insert(0, str(PACKAGE.parent))
     return os.environ | {"PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}
-
-
-def end_with_parent() -> None:
-    """Have Linux kill this process when the thread that started it ends."""
-    with suppress(OSError, AttributeError):  # other systems have no such call
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -11,10 +11,9 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import metrics_shown
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.answer_section import answer_sections
-from fpp_sweep.report.document import Text
+from fpp_sweep.report.document import Block, paragraphs
 from fpp_sweep.report.front_table import front_table
-from fpp_sweep.report.html import blocks_to_html, text_to_html
-from fpp_sweep.report.table import to_html
+from fpp_sweep.report.html import blocks_to_html
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.summary import front_notes, state_line
 from fpp_sweep.trial.artifacts import dataset_and_seed, prediction_files
@@ -84,13 +83,10 @@ def as_html(folder: SweepFolder) -> str:
     """Return the state of the sweep, its answer, and its front with the baselines."""
     info, records = folder.info(), folder.trials()
     statistics = statistics_of(folder, info, records)
-    parts = [text_to_html(Text(state_line(folder, info, records)))]
-    for note in front_notes(info, statistics.front):
-        parts.append(text_to_html(Text(note)))
-    for note in statistics.notes:
-        parts.append(text_to_html(Text(note, "warning")))
+    blocks: list[Block] = [*paragraphs([state_line(folder, info, records), *front_notes(info, statistics.front)])]
+    blocks += paragraphs(statistics.notes, "warning")
     for section in answer_sections(statistics):
-        parts.append(blocks_to_html(section.blocks))
+        blocks += section.blocks
     if statistics.front.compared:
-        parts.append(to_html(front_table(info, statistics.front, statistics)))
-    return "\n".join(parts)
+        blocks.append(front_table(info, statistics.front, statistics))
+    return blocks_to_html(blocks)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.writing import write_report
+from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import escaped, type_and_message
 from fpp_sweep.spec.process import release_memory
-from fpp_sweep.sweep.page_process import PageProcess
+from fpp_sweep.sweep.child_process import child_environment
 from fpp_sweep.tracking.delivery import DeliveryThread
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 TABLE_INTERVAL, PAGE_INTERVAL = 2.0, 60.0  # seconds
 PAUSE_FACTOR = 20  # pause before the next page / time that the last page took
+NICENESS = 10  # of the process that writes a page: trials come first
 
 
 class Reporter:
@@ -31,8 +34,8 @@ class Reporter:
         self._folder, self._mlflow = folder, mlflow
         self._changed = threading.Event()
         self._closing = threading.Event()
-        self._page_process = PageProcess(folder)
-        self._statistics: SweepStatistics | None = None  # statistics of the last page
+        self._statistics: SweepStatistics | None = None  # those of the last page's time: they take seconds
+        self._page_process: subprocess.Popen[bytes] | None = None
         self._next_page = time.monotonic() + PAGE_INTERVAL
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
 
@@ -46,35 +49,52 @@ class Reporter:
         """Write the last report, with everything."""
         self._closing.set()
         self._changed.set()
-        self._page_process.stop()
+        if self._page_process is not None:
+            self._page_process.kill()  # its files are replaced whole
         if self._thread.is_alive():
             self._thread.join()
-        self._try_to(partial(write_report, self._folder, pages=True))
+        self._try_to(lambda: write_report(self._folder, pages=True))
 
     def _work(self) -> None:
         while self._changed.wait() and not self._closing.is_set():
             self._changed.clear()
             if time.monotonic() >= self._next_page:
-                self._write_page()
+                self._try_to(self._write_page)
             else:
                 self._try_to(self._write_tables)
             self._closing.wait(TABLE_INTERVAL)
 
-    def _write_page(self) -> None:
+    def _write_page(self) -> SweepStatistics | None:
+        """Write everything by `show NAME --page`: the libraries that draw take 60 MB and Python's lock for seconds."""
         began = time.monotonic()
-        statistics = self._try_to(self._page_process.write)
-        if statistics is not None:
-            self._statistics = statistics
-        release_memory()
-        seconds = time.monotonic() - began
-        self._next_page = began + max(PAGE_INTERVAL, PAUSE_FACTOR * seconds)
+        words = [sys.executable, "-m", "fpp_sweep.show", str(self._folder.path), "--page"]
+        if plugins.loaded():  # those of the sweep
+            words += ["--plugin", *self._folder.info().plugin_files.values()]
+        # in another process group, so that Ctrl-C reaches the driver only, which stops this process
+        self._page_process = subprocess.Popen(
+            words,
+            env=child_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            process_group=0,
+        )
+        os.setpriority(os.PRIO_PROCESS, self._page_process.pid, NICENESS)
+        if self._closing.is_set():
+            self._page_process.kill()
+        _, errors = self._page_process.communicate()
+        self._next_page = began + max(PAGE_INTERVAL, PAUSE_FACTOR * (time.monotonic() - began))
+        self._statistics = None
+        if self._page_process.returncode > 0:
+            raise ChildProcessError(errors.decode(errors="replace").strip().rpartition("\n")[2])
+        return None
 
     def _write_tables(self) -> SweepStatistics:
-        """Write the tables with the statistics of the last page; statistics take seconds."""
         statistics = write_report(self._folder, pages=False, statistics=self._statistics)
         if self._statistics is None:
             self._statistics = statistics.for_tables()
-        return statistics
+            release_memory()
+        return self._statistics
 
     def _try_to(self, write: Callable[[], SweepStatistics | None]) -> SweepStatistics | None:
         """Write a report; print why it could not be written. It can be written again, and the sweep continues."""

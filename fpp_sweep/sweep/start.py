@@ -11,7 +11,7 @@ from datetime import datetime
 from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.report.document import Document, Text
-from fpp_sweep.report.html import write_html
+from fpp_sweep.report.html import write_document
 from fpp_sweep.search.question import asked_space, drop_outdated_results
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
@@ -77,7 +77,7 @@ def begin(start: Start) -> None:
         f"If the sweep was killed, this command writes one: fpp-sweep show {folder.path.name} --page"
     )
     document = Document(title=folder.path.name, sections=(), introduction=(Text(text),))
-    write_html(page, document, reload_seconds=FIRST_RELOAD_SECONDS)
+    write_document(page, document, reload_seconds=FIRST_RELOAD_SECONDS)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import yaml
 
 from fpp_sweep.records.front import front_of, is_less_accurate, orders_remark, staircase
 from fpp_sweep.records.records import FINAL, TrialRecord
-from fpp_sweep.records.texts import format_metric, format_result, format_setting, values_by_setting
+from fpp_sweep.records.texts import format_metric, format_setting, values_by_setting
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
@@ -71,24 +71,8 @@ def test_the_front_starts_with_the_lowest_value_of_a_minimized_objective():
 
 @pytest.mark.parametrize("metric", ["nll", "nll/dtd", "sce/dtd", "brier/my own", "aurc/dtd"])
 def test_metrics_of_small_values_have_four_decimals_also_for_one_dataset(metric):
-    assert format_metric(metric, 0.51239, 0.012) == "0.5124±0.0120"
+    assert format_metric(metric, 0.51239) == "0.5124"
     assert format_metric(metric.replace(metric.partition("/")[0], "ece"), 0.51239) == "0.51"
-
-
-def test_a_result_is_shown_with_or_without_its_deviation_over_seeds():
-    result = replace(split_result(), deviation={"accuracy": 0.5})
-    text = f"{result.average['accuracy']:.2f}"
-    assert format_result("accuracy", result) == f"{text}±0.50"
-    assert format_result("accuracy", result, deviation=False) == text
-    assert format_result("accuracy", None) == ""
-
-
-def test_the_value_on_one_dataset_has_a_deviation_over_seeds_too():
-    by_seed = {str(seed): {"dtd": {"ece": value}} for seed, value in enumerate([4.0, 5.0, 6.0])}
-    result = replace(split_result(), datasets={"dtd": {"ece": 5.0}}, by_seed=by_seed)
-    assert format_result("ece/dtd", result) == "5.00±1.00"
-    of_one_seed = replace(result, by_seed={})
-    assert format_result("ece/dtd", of_one_seed) == "5.00"
 
 
 def test_a_trial_on_the_floor_is_not_below_it():

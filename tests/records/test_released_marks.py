@@ -7,7 +7,7 @@ import pytest
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.released_marks import released_mark, released_notes
 from fpp_sweep.report.front_table import dataset_table, front_table
-from fpp_sweep.report.table import to_html, to_latex, to_text
+from fpp_sweep.report.table import to_latex, to_text
 from fpp_sweep.spec.released import released_settings
 from tests.kit.records import sweep_info, trial
 
@@ -56,10 +56,8 @@ def test_notes_name_each_setting_once():
     assert released_notes([record("tpt")]) == []
 
 
-@pytest.mark.parametrize(
-    ("render", "name"), [(to_text, "trial-0000†"), (to_html, "trial-0000†"), (to_latex, r"trial-0000\dag{}")]
-)
-def test_tables_in_text_html_and_latex_show_marks_and_notes(render, name):
+@pytest.mark.parametrize(("render", "name"), [(to_text, "trial-0000†"), (to_latex, r"trial-0000\dag{}")])
+def test_tables_in_text_and_latex_show_marks_and_notes(render, name):
     front = front_of(sweep_info(), [record("tda")])
     for table in (front_table(sweep_info(), front), dataset_table(front, None, "val")):
         text = " ".join(render(table).split())

@@ -26,5 +26,5 @@ def test_figures_have_the_colors_that_the_stylesheet_replaces():
 
 
 def test_scripts_and_stylesheet_cannot_end_the_element_that_holds_them():
-    for file in ASSETS.iterdir():
+    for file in (*ASSETS.glob("*.js"), *ASSETS.glob("*.css")):
         assert "</" not in file.read_text(), file.name

@@ -3,8 +3,6 @@
 from fpp_sweep.report.document import (
     Code,
     Document,
-    Plot,
-    PlotGroup,
     Section,
     Text,
     document_to_latex,
@@ -78,12 +76,3 @@ def test_latex_has_texts_as_comments():
         "% without a title",
     ]  # fmt: skip
     assert [line for line in lines if line.startswith(r"\caption")] == [r"\caption{Sizes.}", r"\caption{Costs.}"]
-
-
-def test_a_document_has_the_plots_of_its_sections_and_groups_in_order():
-    plots = [Plot(name=name) for name in "abcd"]
-    inner = Section("inner", [plots[2]])
-    document = Document(
-        "x", [Section("y", [plots[0], PlotGroup([plots[1]]), Text("t"), inner]), Section("z", plots[3:])]
-    )
-    assert document.plots == plots

@@ -311,7 +311,7 @@ def test_each_member_has_a_config_for_its_name_and_each_of_its_marks(tmp_path):
     assert comments == [
         "# Written by fpp_sweep, and overwritten or deleted by its next report: copy this file to change it.",
         f"# trial-0001 of sweep mine, on its front, {marks}",
-        "# val: accuracy 71.00±0.31, ece 6.00±0.12",
+        "# val: accuracy 71.00, ece 6.00",
         "# model tiny; settings in units of embeddings hold for this model only",
     ]
     assert yaml.safe_load(best)["config"] == dict(members[1].config)

@@ -9,7 +9,7 @@ from fpp_sweep.records.answer import statistics_of, statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.front_table import dataset_table, front_table, setting_cells
-from fpp_sweep.report.table import to_html, to_text
+from fpp_sweep.report.table import to_text
 from fpp_sweep.report.trial_table import trial_table
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
@@ -57,7 +57,7 @@ def test_a_front_with_many_settings_fits_the_terminal(width):
     text = to_text(front_table(sweep_info(), front), width)
     assert max(cell_len(line) for line in text.splitlines()) <= width
     assert all(member.name in text for member in front.members)
-    assert ("fpp.draws" in text.splitlines()[1]) == (width == 200)
+    assert ("fpp.draws" in text.splitlines()[1]) == (width > 80)
     assert ("not shown: " in text) == (width < 200)
 
 
@@ -92,4 +92,3 @@ def test_the_table_by_dataset_has_the_intervals_of_single_datasets(far):
     assert [column.group for column in table.columns[1:]] == ["digits", "digits", "scenes", "scenes"]
     interval = statistics.interval(statistics.front.members[0], "test", "accuracy/digits")
     assert table.rows[0].cells[1].interval == format_interval("accuracy", interval)
-    assert f"<small>{format_interval('accuracy', interval)}</small>" in to_html(table)

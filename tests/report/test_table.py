@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from fpp_sweep.report.plots import plot_text
-from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of, tex, to_html, to_latex, to_markdown, to_text
+from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of, tex, to_latex, to_markdown, to_text
 from fpp_sweep.report.text import cut, labelled_lines, wrap_words
 from fpp_sweep.spec.errors import escaped
 
@@ -143,7 +143,6 @@ def test_lines_below_a_value_have_their_label_in_the_first_column():
     ]
     assert "| p | 0.03 |  |" in to_markdown(table)
     assert r"\quad p & 0.03 &  \\" in to_latex(table)
-    assert "<td>+3.4<small>[2.1, 4.7]</small><small>p 0.03</small></td>" in to_html(table)
 
 
 def test_a_wide_table_continues_below_with_its_first_column():
@@ -166,15 +165,12 @@ def test_a_row_of_another_length_is_refused():
         Table(columns=[Column("a"), Column("b")], rows=[Row([Cell("1")])])
 
 
-@pytest.mark.parametrize("render", [to_text, to_html, to_markdown, to_latex])
+@pytest.mark.parametrize("render", [to_text, to_markdown, to_latex])
 def test_every_output_escapes_hostile_texts(render):
     cells = [Cell(HOSTILE), Cell(HOSTILE, interval=HOSTILE, mark=HOSTILE, below={HOSTILE: HOSTILE})]
     columns = [Column(HOSTILE, is_text=True), Column(HOSTILE, group=HOSTILE)]
     row = Row(cells, trial=HOSTILE)
     text = render(Table(title=HOSTILE, columns=columns, rows=[row], notes=[HOSTILE], name=HOSTILE))
-    if render is to_html:
-        assert "<b>" not in text
-        return
     assert "\x1b" not in text
     if render is to_markdown:
         assert all(line.count("|") == 3 for line in text.splitlines() if line.startswith("|"))
@@ -191,7 +187,6 @@ def test_groups_are_headings_above_their_columns():
         heads.index("accuracy") + 8,
         heads.rindex("ece") + 3,
     ]
-    assert '<th class="group" colspan="2">test</th>' in to_html(table)
     assert r"\multicolumn{2}{c}{test}" in to_latex(table)
     assert "| trial | val: accuracy | val: ece | test: accuracy |" in to_markdown(table)
 
@@ -212,88 +207,8 @@ def test_a_note_that_begins_with_a_star_is_no_nested_list_in_markdown():
     assert to_markdown(table).rstrip().endswith("\n- \\* p < 0.05")
 
 
-def test_a_row_of_a_trial_keeps_the_classes_of_its_first_cell():
-    table = Table(columns=[Column("trial", is_text=True)], rows=[Row([Cell("t", style="good")], trial="t")])
-    assert '<th class="text short good" data-trial="t" scope="row">' in to_html(table)
-
-
 def test_quotes_in_names_are_drawn_as_they_are():
     assert plot_text("it's <b>") == "it's &lt;b&gt;"
-
-
-def classes_of(text):
-    return re.findall(r"<t[hd](?: class=\"([^\"]*)\")?", text)
-
-
-def test_columns_of_a_page_have_classes_for_text_short_text_and_the_first_of_a_group():
-    columns = [
-        Column("trial", is_text=True),
-        Column("accuracy", group="val"),
-        Column("ece", group="val"),
-        Column("accuracy", group="test"),
-        Column("remarks", is_text=True),
-        Column("short", is_text=True),
-    ]
-    rows = []
-    for name, remark in (("trial-0001", "r" * 17), ("trial-0002", "s")):
-        rows.append(Row([Cell(name), *(Cell("1") for _ in range(3)), Cell(remark), Cell("t" * 16)]))
-    text = to_html(Table(columns=columns, rows=rows))
-    heads = re.search(r"<thead><tr>(.*?)</tr><tr>(.*?)</tr></thead>", text)
-    expected = ["text short", "first", "", "first", "text", "text short"]
-    assert classes_of(heads[2]) == expected
-    for row in text.partition("<tbody>\n")[2].splitlines()[:2]:
-        assert classes_of(row) == expected
-    assert heads[1] == (
-        '<td></td><th class="group" colspan="2">val</th><th class="group" colspan="1">test</th><td></td><td></td>'
-    )
-
-
-def test_a_table_without_groups_has_one_line_of_heads():
-    assert to_html(Table.of_strings(["dataset", "n"], [["dtd", "1"]])).count("<tr>") == 2
-
-
-def test_a_cell_of_a_page_has_a_link_a_trial_a_value_to_sort_by_and_lines_below():
-    columns = [Column("trial", is_text=True), Column("accuracy"), Column("date")]
-    cells = [
-        Cell("a"),
-        Cell("71.0", mark="*", interval="[70.1, 71.9]", below={"p": "0.03", "n": "8"}, style="good"),
-        Cell("today", sort_value=1.5),
-    ]
-    rows = [
-        Row(cells, trial="trial-0001", anchor="section", style="baseline", starts_group=True),
-        Row([Cell("", sort_value=2.5), Cell("1"), Cell("2")], trial="trial-0002", style="best"),
-    ]
-    first, second = to_html(Table(columns=columns, rows=rows)).partition("<tbody>\n")[2].splitlines()[:2]
-    assert first == (
-        '<tr class="baseline apart"><th class="text short" data-trial="trial-0001" scope="row">'
-        '<a href="#section">a</a></th>'
-        '<td class="good">71.0*<small>[70.1, 71.9]</small><small>p 0.03</small><small>n 8</small></td>'
-        '<td data-value="1.5">today</td></tr>'
-    )
-    assert second == '<tr class="best"><td class="text short" data-value="2.5"></td><td>1</td><td>2</td></tr>'
-
-
-@pytest.mark.parametrize(
-    ("title", "name", "label"),
-    [("Sizes", "sizes", "Sizes"), ("", "sizes", "sizes"), ("Sizes", "", "Sizes"), ("", "", "table of a, t: b, c")],
-)
-def test_a_screen_reader_reads_the_title_the_name_or_the_first_heads_of_a_table(title, name, label):
-    columns = [Column("a", is_text=True), Column("b", group="t"), Column("c"), Column("d")]
-    rows = [Row([Cell("1"), Cell("2"), Cell("3"), Cell("4")])]
-    text = to_html(Table(title=title, name=name, columns=columns, rows=rows, notes=["a note"]))
-    assert f'role="region" aria-label="{label}">' in text
-    assert ("<h3>Sizes</h3>" in text) == bool(title)
-    assert text.endswith('</table></div>\n<p class="faint">a note</p>')
-    assert ('<input type="search" data-filter="sizes"' in text) == bool(name)
-    assert ('<table id="sizes">' in text) == bool(name)
-    assert ('class="wide scrolling"' in text) == bool(name)
-
-
-def test_the_order_of_a_table_with_a_name_can_be_fixed():
-    columns, rows = [Column("a", is_text=True)], [Row([Cell("1")])]
-    fixed = to_html(Table(columns=columns, rows=rows, name="mine", sortable=False))
-    assert '<table id="mine" data-fixed-order>' in fixed
-    assert "data-fixed-order" not in to_html(Table(columns=columns, rows=rows, name="mine"))
 
 
 def grouped_table():

@@ -8,7 +8,7 @@ import pytest
 
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import IMPOSSIBLE, WorkTotals
-from fpp_sweep.report import page_command
+from fpp_sweep.report import writing
 from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.reading import load_space, read_config
@@ -202,6 +202,6 @@ def test_a_page_in_a_folder_that_cannot_be_written_is_refused_with_what_to_do(tm
     def refuse(*_, **__):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(page_command, "write_report", refuse)
+    monkeypatch.setattr(writing, "write_report", refuse)
     with pytest.raises(InputError, match=rf"{folder.report}: cannot be written \(Read-only file system\); copy the"):
-        page_command.write_sweep_page(folder.path)
+        writing.write_latest_report(folder.path)
