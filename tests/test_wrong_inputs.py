@@ -13,6 +13,7 @@ import json
 import os
 import shlex
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ import yaml
 
 from fpp_sweep.__main__ import main
 from fpp_sweep.cli.command import run
+from fpp_sweep.space.reading import space_of
 from tests.kit.records import build_sweep
 
 TABLE = Path(__file__).parent / "data" / "wrong_inputs.yaml"
@@ -35,7 +37,9 @@ def build_folder(folder):
     (folder / "photos/cat").mkdir(parents=True)
     (folder / "made").mkdir()
     (folder / "made/space.yaml").touch()
-    build_sweep(folder / "sweeps/made", failed_trials=(3,), state="interrupted", report=False)
+    made = build_sweep(folder / "sweeps/made", failed_trials=(3,), state="interrupted", report=False)
+    info = made.info()
+    made.write_info(replace(info, space=space_of(info.space, "made").plain()))  # as a sweep records it
 
 
 def refusal(case):
