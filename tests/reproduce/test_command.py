@@ -194,7 +194,7 @@ def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
     assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())
     changed = run(tmp_path, "--table", "main", *SMALL)
     assert changed.returncode == 2
-    assert "base.fpp.steps: 2 -> none" in changed.stderr
+    assert "base.views.count: 8 -> none" in changed.stderr
     assert "--name" in changed.stderr
 
 
