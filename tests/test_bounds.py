@@ -167,7 +167,7 @@ WRONG_NAMES = [
     ("tune", ["--datasets", "eurosta"], "did you mean 'eurosat'"),
     ("tune", ["--datasets", "dtd", "--data-root", "/nowhere"], "dtd: data root /nowhere is not there"),
     ("tune", ["--data-root", "/nowhere"], "data root /nowhere is not there"),
-    ("tune", ["--dataset-file", "/nowhere.yaml"], "dataset file /nowhere.yaml is not there"),
+    ("tune", ["--dataset-file", "/nowhere.yaml"], "dataset file /nowhere.yaml does not exist"),
     ("tune", ["--set", "base.anchor_prompt=/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
     ("tune", ["--set", "objectives=[ece/dtd]"], "unknown dataset in metric ece/dtd: 'dtd'"),
     ("tune", ["--set", "base.method=tptt"], "unknown method 'tptt'"),

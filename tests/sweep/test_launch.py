@@ -78,7 +78,7 @@ def test_a_sweep_that_is_refused_leaves_no_folder(tmp_path):
 
 
 REFUSED = {
-    "an unsupported model": ["--model", "coca_ViT-B-32/laion2b_s13b_b90k"],
+    "an unsupported model": ["--model", "nllb-clip-base/v1"],
     "an unknown model": ["--model", "ViT-B-77/openai"],
     "a store that does not answer": ["--tracking-uri", "http://127.0.0.1:9", "--workers", "1"],
     "a cluster that does not answer": ["--address", "127.0.0.1:9"],
