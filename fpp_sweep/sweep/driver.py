@@ -60,9 +60,13 @@ class SweepDriver:
         try:
             self.search()
             state = end_state(self.folder.trials())
+        except KeyboardInterrupt:
+            if self.poller.failure and self.poller.has_interrupted:
+                raise self.poller.failure from None
+            raise  # the user's, or a batch system's, which ends Ray's processes, too
         except BaseException:
             self.poller.poll()
-            if self.poller.failure:  # the cause of this error, or of the interrupt, which the poller has sent
+            if self.poller.failure:  # the cause of this error
                 raise self.poller.failure from None
             raise
         finally:

@@ -55,8 +55,8 @@ class StatusSource(Protocol):
 class StatusPoller:
     """The latest status of a pool, kept up to date by a thread.
 
-    `on_status` is called with each new status. If the scheduler is gone, `failure` says why and the thread that created
-    the poller is interrupted. That thread may be inside Ray and not react; then `on_stuck` is called.
+    `on_status` is called with each new status. If the scheduler is gone, `failure` says why, and the thread that
+    created the poller is interrupted (`has_interrupted`). It may be inside Ray; then `on_stuck` is called.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class StatusPoller:
     ) -> None:
         self.status = SchedulerStatus()
         self.failure: LostSession | None = None
+        self.has_interrupted = False
         self._pool = pool
         self._on_status = on_status
         self._on_stuck = on_stuck
@@ -106,6 +107,7 @@ class StatusPoller:
         can_react = self._caller is threading.main_thread() and callable(signal.getsignal(signal.SIGTERM))
         if not can_react or self._closed.is_set():
             return
+        self.has_interrupted = True
         signal.pthread_kill(self._caller.ident or 0, signal.SIGTERM)
         if not self._closed.wait(INTERRUPT_TIMEOUT) and self._on_stuck:
             self._on_stuck()

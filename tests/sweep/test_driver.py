@@ -170,9 +170,10 @@ def test_a_search_that_ends_with_any_error_is_recorded_as_interrupted(tmp_path, 
     assert folder.trials()[0].state == "interrupted"
 
 
+@pytest.mark.parametrize("by_poller", [False, True])
 @pytest.mark.parametrize("lost", [None, MachineError("Ray's raylet died; go on with --resume")])
-def test_an_interrupted_search_is_recorded_reported_and_delivered(tmp_path, make_driver, lost):
-    """If the scheduler is lost, the poller interrupts the search, and its failure is the error."""
+def test_an_interrupted_search_is_recorded_reported_and_delivered(tmp_path, make_driver, lost, by_poller):
+    """If the poller interrupts the search, its failure is the error; a batch system ends Ray's processes as well."""
     folder = SweepFolder(tmp_path)
     folder.write_info(sweep_info(name="sweep", state="running"))
     driver = make_driver(folder, small_space())
@@ -181,11 +182,11 @@ def test_an_interrupted_search_is_recorded_reported_and_delivered(tmp_path, make
     driver.mlflow = SimpleNamespace(close=ended.append)
 
     def interrupted_search():
-        driver.poller.failure = lost
+        driver.poller.failure, driver.poller.has_interrupted = lost, by_poller
         raise KeyboardInterrupt
 
     driver.search = interrupted_search
-    with pytest.raises(MachineError if lost else KeyboardInterrupt):
+    with pytest.raises(MachineError if lost and by_poller else KeyboardInterrupt):
         driver.run()
     assert folder.info().state == "interrupted"
     assert ended == ["report", driver_module.INTERRUPTED_DELIVERY_TIMEOUT]
