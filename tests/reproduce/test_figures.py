@@ -5,7 +5,7 @@ import io
 import math
 
 import pytest
-from pandas import DataFrame
+from pandas import DataFrame  # type: ignore[import-untyped]
 from PIL import Image
 
 from fpp_sweep.records.folder import SweepFolder
