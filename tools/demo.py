@@ -30,7 +30,7 @@ SWEEP = ("tune", "--space", "perturb", "--name", "perturb")
 REPRODUCTION = ("reproduce", "--table", "main", "ablation", "--name", "paper")
 COLUMNS = "100"  # width of the terminal
 PAGES = ("README.md", "docs/first_sweep.md")  # pages with blocks of the run
-BLOCK = re.compile(r"(<!-- demo: (\w+) -->\n)(.*?)(?=\n\n)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- demo: (\w+) -->\n)(```text\n.*?\n```|[^\n]*)", re.DOTALL)
 FRONT_ROWS = 3  # rows of the front that the tutorial shows
 
 
@@ -72,21 +72,15 @@ def fenced(text: str) -> str:
 
 
 def answer_of(text: str) -> str:
-    """Return the answer, the differences of the first finalist, and the notes below them."""
-    lines = text.partition("\nAnswer\n")[2].partition("\n\nSettings of")[0].rstrip().splitlines()
-    heads = [index for index, line in enumerate(lines) if re.match(r"trial-\d+ ", line)]
-    notes = next(index for index, line in enumerate(lines) if line.startswith(("*", "±")))
-    if len(heads) < 2:
-        return "\n".join(lines)
-    return "\n".join([*lines[: heads[1]], "...", *lines[notes:]])
+    """Return the answer, the differences of the champion, and the notes below them."""
+    return text.partition("\nAnswer\n")[2].partition("\n\nSettings of")[0].rstrip()
 
 
 def front_of(text: str) -> str:
     """Return the first rows of the front, by the search and by the final stage."""
-    table = text.partition("\nfront of perturb")[2]
-    lines = table[table.index("----") :].splitlines()
+    lines = text.partition("\nfront of perturb")[2].splitlines()
     head = next(index for index, line in enumerate(lines) if line.startswith("trial "))
-    return "\n".join(line.rstrip() for line in lines[head : head + 1 + FRONT_ROWS])
+    return "\n".join(line.rstrip() for line in lines[head - 1 : head + 1 + FRONT_ROWS])  # with the splits above
 
 
 def made(minutes: float) -> str:

@@ -435,7 +435,7 @@ class StaticFigure:
             figure = Figure(dpi=150, layout="constrained")
             self.draw(figure)
             handles, labels = figure.axes[0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=4)
+            figure.legend(handles, labels, loc="outside lower center", ncols=3)
             figure.savefig(file, format=file_format, metadata=METADATA[file_format])
         return file.getvalue()
 
