@@ -139,10 +139,9 @@ def test_an_interrupted_sweep_can_be_resumed(tmp_path):
     wait_for(lambda: not any(line == command_line_of(pid) for pid, line in processes.items()))
     before = {path.name: path.read_text() for path in complete_records(tmp_path)}
     sweep = only_sweep(tmp_path)
-    changed = tune(tmp_path, "--resume", "--set", "params.fpp.gamma1.high=3", code=2)
+    changed = tune(tmp_path, "--resume", "--set", "work.limit=3", code=2)  # it decides the numbers of trials
     (line,) = changed.stderr.splitlines()
-    assert "params.fpp.gamma1.high: 10" in line
-    assert "-> 3" in line
+    assert re.search(r"work\.limit: \d+ -> 3", line)
     sweep.study_file.unlink()  # no driver reads it
     count = len(before) + 2
     line = f"{command} --trials {count}"  # a resume may change the budget
