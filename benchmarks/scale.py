@@ -60,7 +60,7 @@ search: {trials: TRIALS, split: test, max_failures: 1, sampler: SAMPLER}
 work: {baselines: [], workers: WORKERS, shards: SHARDS, attempts: 1}
 """
 CLASSES = 10
-PROMPT = save({"context": np.zeros(4 // 4, dtype=np.float32)}) * 512 * 4  # four context tokens of ViT-B/16
+PROMPT = save({"context": np.zeros((4, 512), dtype=np.float32)}, {"drift": "0"})  # four tokens of ViT-B/16
 TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 2**20
