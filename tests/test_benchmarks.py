@@ -66,7 +66,7 @@ def test_a_light_worker_answers_the_messages_of_the_scheduler(tmp_path):
     results = []
     for task in (pretraining, evaluation):
         results.append(asyncio.run(worker.run(task, [], "", TaskData(dataset=""))))
-    assert len(results[0].prompt) == scale.PROMPT_BYTES
+    assert results[0].prompt == scale.PROMPT
     assert results[1].predictions
 
 
