@@ -40,13 +40,21 @@ def progress_of(info: SweepInfo, records: Sequence[TrialRecord], spent: float) -
     """
     asked = [record for record in records if not record.outside and not record.is_imported]
     trials = [record for record in asked if record.kind == "trial"]
-    ended = len([trial for trial in trials if trial.state in ENDED])
+    baselines = [record for record in asked if record.kind == "baseline"]
+    ended = _count_ended(trials)
     search_is_over = bool(info.end_reason) or any(not record.results.keys() <= {info.search_split} for record in asked)
     limit = info.search_settings.get("trials")
-    trials_left = None if limit is None else max(0, limit - ended)
+    time_limit = info.search_settings.get("wall_clock")
+    trials_left = None
+    budget_left = None
     if search_is_over:
         trials_left = 0
-    baselines_done = len([record for record in asked if record.kind == "baseline" and record.state in ENDED])
+    else:
+        if limit is not None:
+            trials_left = max(0, limit - ended)
+        if time_limit is not None:
+            budget_left = time_limit - spent
+    baselines_done = _count_ended(baselines)
     baselines_left = max(0, len(info.requested_baselines) - baselines_done)
     done = float(ended + baselines_done)
     later = 0.0
@@ -60,9 +68,11 @@ def progress_of(info: SweepInfo, records: Sequence[TrialRecord], spent: float) -
         total = done
     elif trials_left is not None:
         total = done + trials_left + baselines_left + later
-    budget = None if search_is_over else info.search_settings.get("wall_clock")
-    seconds_left = _seconds_left(trials, trials_left, later, None if budget is None else budget - spent, info)
-    return SweepProgress(done, total, seconds_left)
+    return SweepProgress(done, total, _seconds_left(trials, trials_left, later, budget_left, info))
+
+
+def _count_ended(records: Sequence[TrialRecord]) -> int:
+    return len([record for record in records if record.state in ENDED])
 
 
 def _later_jobs(info: SweepInfo) -> dict[str, int]:
