@@ -9,6 +9,7 @@ in the folder and in MLflow. No trial may be left running, appear twice, or run 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
 import os
@@ -188,7 +189,8 @@ def state(root: Path, name: str) -> dict[str, Any]:
     for trial, record in read_records(folder).items():
         averages = {split: result["average"] for split, result in record["results"].items()}
         records[trial] = {key: value for key, value in record.items() if key not in TIMES} | {"averages": averages}
-    front = [member["name"] for member in json.loads((folder / "report/front.json").read_text())["members"]]
+    with (folder / "report/front.csv").open() as file:
+        front = [row["name"] for row in csv.DictReader(file) if row["kind"] == "trial"]
     with closing(sqlite3.connect(root / f"{name}.db")) as store:
         runs = store.execute("SELECT name, status FROM runs WHERE lifecycle_stage = 'active' ORDER BY name").fetchall()
     runs = sorted((run.replace(name, "NAME"), status) for run, status in runs)

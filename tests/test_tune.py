@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fpp_sweep.records.front import front_of
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.messages import runnable
 from tests.kit.layout import assert_same_layout
@@ -54,10 +55,10 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
     assert sweep.info().state == "finished"
     assert_output_is_complete(done, sweep)
     assert sweep.info().work.model_loads == 1  # a worker loads its model once, not for every trial
-    assert {"front.csv", "front.json", "front.png", "sweep.html"} <= {path.name for path in sweep.report.iterdir()}
+    assert {"answer.md", "front.csv", "front.png", "sweep.html"} <= {path.name for path in sweep.report.iterdir()}
     records = {record.name: record for record in sweep.trials()}
     assert set(records) == {f"baseline-{ZERO_SHOT}", f"baseline-{TPT}", *(f"trial-{number:04d}" for number in range(4))}
-    members = [member["name"] for member in json.loads((sweep.report / "front.json").read_text())["members"]]
+    members = [member.name for member in front_of(sweep.info(), sweep.trials()).members]
     assert members
     assert set(records[f"baseline-{TPT}"].results) == {"val", "test"}
     for name in members:

@@ -1,15 +1,13 @@
-"""Files of the front: front.csv, front.json and answer.md, and the chosen configs as YAML."""
+"""Files of the front: front.csv and answer.md, and the chosen configs as YAML."""
 
 from __future__ import annotations
 
 import csv
-import math
 import re
-from dataclasses import asdict
 from pathlib import Path
 
-from fpp_sweep.records.answer import SweepStatistics, sentence_of
-from fpp_sweep.records.front import Front, metric_of, metrics_shown, splits_of, values_of
+from fpp_sweep.records.answer import SweepStatistics
+from fpp_sweep.records.front import Front, metric_of, metrics_shown, splits_of
 from fpp_sweep.records.recommendation import Answer
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.texts import format_result, format_setting, values_by_setting
@@ -18,18 +16,17 @@ from fpp_sweep.report.document import Document, Section, document_to_markdown, p
 from fpp_sweep.report.front_table import front_heading, front_table
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec.errors import escaped
-from fpp_sweep.spec.files import files_in, read_own, write_json, written_whole
+from fpp_sweep.spec.files import files_in, read_own, written_whole
 from fpp_sweep.spec.names import label_of
-from fpp_sweep.statistics.paired import Interval
 
 HEADER = "# Written by fpp_sweep, and overwritten or deleted by its next report: copy this file to change it."
 
 
-# --- front.csv, front.json and answer.md --------------------------------------------------------------
+# --- front.csv and answer.md --------------------------------------------------------------------------
 
 
 def write_front(folder: Path, info: SweepInfo, front: Front, statistics: SweepStatistics) -> None:
-    """Write the front and the answer as CSV, JSON and Markdown.
+    """Write the front as CSV, and the answer as Markdown.
 
     The front may be newer than the statistics; its new members then have no intervals yet.
     """
@@ -44,7 +41,6 @@ def write_front(folder: Path, info: SweepInfo, front: Front, statistics: SweepSt
         writer = csv.DictWriter(file, heads)
         writer.writeheader()
         writer.writerows(rows)
-    write_json(folder / "front.json", _front_document(info, front, statistics))
     with written_whole(folder / "answer.md") as partial:
         partial.write_text(answer_text(info, front, statistics), encoding="utf-8")
 
@@ -75,55 +71,6 @@ def _csv_row(info: SweepInfo, front: Front, statistics: SweepStatistics, record:
     return row
 
 
-def _front_document(info: SweepInfo, front: Front, statistics: SweepStatistics) -> dict[str, object]:
-    members = []
-    for record in front.members:
-        intervals = {"intervals": _intervals(info, front, statistics, record)}
-        members.append(_record_document(front, record) | intervals)
-    rivals = []
-    for record in front.chosen:
-        if record not in front.members:
-            rivals.append(_record_document(front, record))
-    objectives = []
-    for objective in front.objectives:
-        objectives.append({"metric": objective.metric, "goal": objective.goal})
-    return {
-        "sweep": info.name,
-        "search_split": info.search_split,
-        "objectives": objectives,
-        "answer": _answer_document(statistics),
-        "recommended": statistics.answer.recommended,
-        "best_baseline": statistics.answer.best_baseline,
-        "members": members,
-        "rivals": rivals,
-        "baselines": [_record_document(front, record) for record in front.baselines],
-        "support": {name: support.word for name, support in statistics.support.trials.items()},
-        "knee": front.trial_with("knee"),
-        "reference": front.reference,
-        "hypervolume": front.hypervolume,
-    }
-
-
-def _answer_document(statistics: SweepStatistics) -> dict[str, object]:
-    answer = statistics.answer
-    differences = []
-    for difference in answer.differences.values():
-        document = asdict(difference)
-        if math.isinf(difference.degrees_of_freedom):  # equal records differ by 0, without any variance
-            document["degrees_of_freedom"] = None
-        bounds = {"low": difference.low, "high": difference.high, "mark": difference.mark}
-        differences.append(document | bounds)
-    return {
-        "sentence": sentence_of(statistics),
-        "reason": answer.reason,
-        "split": answer.split,
-        "images": dict(answer.images),
-        "seeds": answer.seeds,
-        "finalists": list(answer.finalists),
-        "differences": differences,
-    }
-
-
 def answer_text(info: SweepInfo, front: Front, statistics: SweepStatistics) -> str:
     """Return the text of answer.md: the answer, notes and the front, below the name of the sweep."""
     sections = answer_sections(statistics)
@@ -132,39 +79,6 @@ def answer_text(info: SweepInfo, front: Front, statistics: SweepStatistics) -> s
     if front.compared:
         sections.append(Section(front_heading(front), [front_table(info, front, statistics)]))
     return document_to_markdown(Document(info.name, sections))
-
-
-def _record_document(front: Front, record: TrialRecord) -> dict[str, object]:
-    return {
-        "name": record.name,
-        "values": list(values_of(record)),
-        "feasible": record.feasible,
-        "marks": front.remarks(record),
-        "origin": record.origin,
-        "params": dict(record.params),
-        "config": dict(record.config),
-        "key": record.key,
-        "constraints": dict(record.constraints),
-        "results": {split: asdict(result) for split, result in record.results.items()},
-    }
-
-
-def _intervals(info: SweepInfo, front: Front, statistics: SweepStatistics, record: TrialRecord) -> dict[str, object]:
-    """Return the intervals of a record's objectives by split and metric, or the reasons why there are none."""
-    intervals: dict[str, object] = {}
-    for split in splits_of(info, front.compared):
-        by_metric = {}
-        for objective in front.objectives:
-            by_metric[objective.metric] = interval_document(statistics.interval(record, split, objective.metric))
-        intervals[split] = by_metric
-    return intervals
-
-
-def interval_document(interval: Interval | str) -> dict[str, float] | str:
-    """Return an interval, or the reason why there is none, for JSON."""
-    if isinstance(interval, str):
-        return interval
-    return {"low": interval.low, "high": interval.high}
 
 
 # --- report/best/*.yaml -------------------------------------------------------------------------------

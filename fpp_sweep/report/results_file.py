@@ -10,10 +10,9 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.records.skipped_images import read_skipped
-from fpp_sweep.report.front_files import interval_document
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.paired import metric_interval
+from fpp_sweep.statistics.paired import Interval, metric_interval
 
 FILE = "results.json"
 
@@ -57,8 +56,15 @@ def _intervals(samples: SplitSamples, name: str, result: SplitResult) -> Mapping
     """Return the interval of each average and of each dataset's metric (`ece/dtd`), or the reason why it has none."""
     intervals: dict[str, Any] = {}
     for metric in result.average:
-        intervals[metric] = interval_document(metric_interval(samples, name, metric))
+        intervals[metric] = _document(metric_interval(samples, name, metric))
         for dataset in result.datasets:
             key = f"{metric}/{dataset}"
-            intervals[key] = interval_document(metric_interval(samples, name, key))
+            intervals[key] = _document(metric_interval(samples, name, key))
     return intervals
+
+
+def _document(interval: Interval | str) -> dict[str, float] | str:
+    """Return an interval, or the reason why there is none."""
+    if isinstance(interval, str):
+        return interval
+    return {"low": interval.low, "high": interval.high}

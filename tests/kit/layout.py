@@ -36,7 +36,6 @@ def layout_of(sweep: SweepFolder, database: Path) -> dict[str, Any]:
         "files": files_of(sweep.path),
         "records": fields_by_kind(sweep),
         "front.csv": columns_of(sweep.report / "front.csv"),
-        "front.json": sorted(json.loads((sweep.report / "front.json").read_text())),
         "mlflow": runs_of(database),
     }
 

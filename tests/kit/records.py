@@ -1,6 +1,5 @@
 """Records and folders of sweeps, written without running anything."""
 
-import json
 import math
 import random
 from collections.abc import Sequence
@@ -263,11 +262,6 @@ def build_sweep(
 def _write_report(folder: SweepFolder, numbers: Sequence[int]) -> None:
     """Write a report with the last trial alone on the front."""
     best = trial(numbers[-1])
-    document = {
-        "members": [{"name": best.name, "values": list(best.values or ())}],
-        "hypervolume": [[trial(number).finished, 1000.0 + 10 * count] for count, number in enumerate(numbers, start=1)],
-    }
-    _write(folder.report / "front.json", json.dumps(document))
     _write(folder.report / "front.csv", f"name,accuracy,ece\n{best.name},60,8\n")
     page = (
         "<!doctype html><title>sweep</title><h1 id='front'></h1><script>front.textContent='Front of the sweep'</script>"

@@ -1,7 +1,6 @@
 """The front of a sweep as tables and configs."""
 
 import csv
-import json
 from dataclasses import replace
 
 import pytest
@@ -37,10 +36,6 @@ def write_and_read_front(path, records, information=None):
     return front_of(folder.info(), folder.trials()), folder.report
 
 
-def document(folder):
-    return json.loads((folder / "front.json").read_text())
-
-
 def rows(folder):
     with (folder / "front.csv").open(newline="") as file:
         return list(csv.DictReader(file))
@@ -57,8 +52,7 @@ def test_the_trials_nearest_to_the_front_are_whole_layers_up_to_a_number(most, n
 def test_the_front_has_the_undominated_trials_by_descending_accuracy(tmp_path):
     records = [trial(0, 70, 4), trial(1, 72, 6), trial(2, 69, 5), trial(3, 70, 4)]
     _, folder = write_and_read_front(tmp_path, records)
-    assert [member["name"] for member in document(folder)["members"]] == ["trial-0001", "trial-0000", "trial-0003"]
-    assert document(folder)["objectives"] == [{"metric": "accuracy", "goal": "max"}, {"metric": "ece", "goal": "min"}]
+    assert [row["name"] for row in rows(folder)] == ["trial-0001", "trial-0000", "trial-0003"]
 
 
 def test_the_front_starts_with_the_lowest_value_of_a_minimized_objective():
@@ -108,19 +102,16 @@ def test_baselines_follow_the_front_in_their_usual_order(tmp_path):
     _, folder = write_and_read_front(tmp_path, [*all_baselines(), trial(0)])
     names = [row["name"].removeprefix("baseline-") for row in rows(folder)]
     assert names == ["trial-0000", ZERO_SHOT, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
-    assert len(document(folder)["baselines"]) == 6
 
 
-def test_the_hypervolume_grows_in_the_order_in_which_trials_finished(tmp_path):
+def test_the_hypervolume_grows_in_the_order_in_which_trials_finished():
     early, late = trial(0, 70, 10, finished=CREATED + 5), trial(1, 72, 12, finished=CREATED + 3)
-    _, folder = write_and_read_front(tmp_path, [early, late])
-    assert document(folder)["hypervolume"] == [[CREATED + 3, 12 * 8], [CREATED + 5, 12 * 8 + 10 * 2]]
+    volumes = front_of(sweep_info(), [early, late]).hypervolume
+    assert [tuple(point) for point in volumes] == [(CREATED + 3, 12 * 8), (CREATED + 5, 12 * 8 + 10 * 2)]
 
 
-def test_without_a_reference_there_is_no_hypervolume(tmp_path):
-    _, folder = write_and_read_front(tmp_path, [trial(0)], sweep_info(reference=None))
-    assert document(folder)["hypervolume"] == []
-    assert document(folder)["reference"] is None
+def test_without_a_reference_there_is_no_hypervolume():
+    assert not front_of(sweep_info(reference=None), [trial(0)]).hypervolume
 
 
 def test_rows_have_every_split_and_the_searched_settings(tmp_path):
@@ -173,19 +164,17 @@ def test_a_config_survives_hostile_texts(tmp_path):
         tmp_path, [trial(0, params={"prompt": prompt})], sweep_info(model="a\nconfig: owned")
     )
     assert yaml.safe_load((folder / "best/trial-0000.yaml").read_text())["config"]["prompt"] == prompt
-    assert document(folder)["members"][0]["params"]["prompt"] == prompt
 
 
 def test_a_sweep_without_results_has_empty_tables(tmp_path):
     front, folder = write_and_read_front(tmp_path, [])
     assert front.members == ()
-    assert document(folder)["members"] == document(folder)["baselines"] == []
     assert rows(folder) == []
 
 
 def test_the_cheap_form_writes_tables_and_configs_only(tmp_path):
     _, folder = write_and_read_front(tmp_path, [trial(0)])
-    assert {path.name for path in folder.iterdir()} == {"answer.md", "front.csv", "front.json", "best"}
+    assert {path.name for path in folder.iterdir()} == {"answer.md", "front.csv", "best"}
 
 
 def test_the_staircase_is_the_edge_of_the_dominated_region():

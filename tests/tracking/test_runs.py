@@ -434,7 +434,7 @@ def test_links_and_unfinished_files_are_no_artifacts(tmp_path):
     (folder.report / ".partial").write_text("half")
     (folder.path / "artifacts" / "baseline-tpt").symlink_to(tmp_path / "outside")
     sweep, baseline_run, trial_of_sweep = desired_runs(folder)
-    report = {"report/front.json", "report/front.csv", "report/sweep.html", "report/best/trial-0000.yaml"}
+    report = {"report/front.csv", "report/sweep.html", "report/best/trial-0000.yaml"}
     assert set(sweep.files) == report | {"space.yaml"}
     assert set(baseline_run.files) == {"config.yaml", "metrics.csv"}
     assert "prompts/digits-0.safetensors" in trial_of_sweep.files
