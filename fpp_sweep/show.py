@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def show(args: argparse.Namespace, path: Path) -> None:
     if args.page and names.is_reproduction(path):
-        print(f"page: {write_reproduction_page(path).resolve().as_uri()}")
+        from fpp_sweep.reproduce.output import write_reproduction  # loads libraries that draw
+
+        print(f"page: {write_reproduction(path).resolve().as_uri()}")
         return
     if args.page:
         from fpp_sweep.report.writing import write_latest_report  # loads numpy, which --help does without
@@ -75,12 +77,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.all_metrics and args.trial is None:
         raise InputError("--all-metrics: needs a trial, such as `show SWEEP trial-0007 --all-metrics`")
     return args
-
-
-def write_reproduction_page(path: Path) -> Path:
-    from fpp_sweep.reproduce.page import write_page  # loads libraries that draw
-
-    return write_page(path)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def answer_sections(statistics: SweepStatistics) -> list[Section]:
     settings = settings_table([trials[name] for name in statistics.answer.finalists])
     if len(settings.columns) > 1:
         blocks.append(settings)
-    return [Section("Answer", blocks, anchor="answer")]
+    return [Section("Answer", blocks)]
 
 
 def difference_table(answer: Answer) -> Table:

@@ -152,9 +152,13 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
     images = reduce(SharedImages.intersection, [SharedImages.of(table) for table in tables.values()])
     if not images.datasets:
         raise InputError(f"{', '.join(tables)} share no images of {split}; compare records of the same images")
-    results = {entry.label: restricted_result(entry, tables[entry.label], split, images) for entry in entries}
+    results = {}
+    for entry in entries:
+        results[entry.label] = restricted_result(entry, tables[entry.label], split, images)
     metrics = _shared_metrics(entries[0].sweep.info, results)
-    records = {entry.label: _sample(entry, tables[entry.label], split, images, metrics) for entry in entries}
+    records = {}
+    for entry in entries:
+        records[entry.label] = _sample(entry, tables[entry.label], split, images, metrics)
     samples = SplitSamples(split, images.counts, records, images.digests)
     averages = resampled_metrics(metrics)
     by_dataset = [f"{metric}/{dataset}" for metric in averages for dataset in samples.images]

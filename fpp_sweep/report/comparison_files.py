@@ -8,8 +8,8 @@ from pathlib import Path
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.report.comparison import Entry, LoadedSweep, compare
-from fpp_sweep.report.comparison_view import comparison_document
-from fpp_sweep.report.document import document_to_latex, document_to_markdown, document_to_text
+from fpp_sweep.report.comparison_view import comparison_sections
+from fpp_sweep.report.document import blocks_to_latex, blocks_to_markdown, blocks_to_text
 from fpp_sweep.report.text import output_width
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import written_whole
@@ -32,14 +32,14 @@ def write_comparison(
         entries = sweep_entries(folders)
         labels = list(dict.fromkeys(entry.sweep.label for entry in entries))
         title, folder_name = ", ".join(labels), "-".join(labels)
-    document = comparison_document(title, compare(entries, split))
+    sections = comparison_sections(compare(entries, split))
     out = out or COMPARISONS / folder_name.replace("/", "_")[:LONGEST_NAME]
     markdown, latex = out / "comparison.md", out / "comparison.tex"
-    for path, text in ((markdown, document_to_markdown(document)), (latex, document_to_latex(document))):
+    for path, text in ((markdown, blocks_to_markdown(title, sections)), (latex, blocks_to_latex(sections))):
         with written_whole(path) as partial:
             partial.write_text(text, encoding="utf-8")
     paths = f"Markdown  {printable(markdown)}\nLaTeX     {printable(latex)}"
-    return f"{document_to_text(document, output_width())}\n\n{paths}"
+    return f"{blocks_to_text(sections, output_width())}\n\n{paths}"
 
 
 def trial_entries(folder: SweepFolder, names: Sequence[str]) -> list[Entry]:

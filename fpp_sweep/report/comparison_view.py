@@ -1,4 +1,4 @@
-"""Document of a comparison: verdict, sweeps, settings, and for each metric the values and differences by dataset."""
+"""Sections of a comparison: verdict, sweeps, settings, and for each metric the values and differences by dataset."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fpp_sweep.records.measurements import resampled_metrics
 from fpp_sweep.records.texts import format_metric, format_setting, setting_text
 from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell, settings_table
 from fpp_sweep.report.comparison import Comparison, Entry, LoadedSweep, front_hypervolumes
-from fpp_sweep.report.document import Block, Document, Section, Text, paragraphs
+from fpp_sweep.report.document import Block, Section, Text, paragraphs
 from fpp_sweep.report.formatting import counts_text, format_bounds, format_interval, format_p_value
 from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of
 from fpp_sweep.report.text import cut
@@ -25,7 +25,7 @@ SETTING_LENGTH = 40  # characters
 PROVENANCE = ("model_digest", "device", "git_commit", "fpp_sweep", "torch", "plugins")  # compared beside the spaces
 
 
-def comparison_document(title: str, comparison: Comparison) -> Document:
+def comparison_sections(comparison: Comparison) -> list[Section]:
     blocks: list[Block] = [Text(verdict(comparison), "lead"), *paragraphs(_notes(comparison))]
     sections = [Section(f"Comparison on {comparison.split}", blocks)]
     if len(comparison.sweeps) > 1:
@@ -47,7 +47,7 @@ def comparison_document(title: str, comparison: Comparison) -> Document:
         else:
             table = _difference_table(comparison, metric)
             sections.append(Section(f"{metric} on {comparison.split}: differences", [table]))
-    return Document(title, sections)
+    return sections
 
 
 # --- the verdict --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The document model: sections with anchors, made of texts and tables; html.py makes a page of it."""
+"""Sections of texts and tables, for a terminal, as Markdown and as LaTeX; blocks.html.j2 has them for pages."""
 
 from __future__ import annotations
 
@@ -26,50 +26,25 @@ def paragraphs(texts: Iterable[str], style: TextStyle = "") -> list[Text]:
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
-    """Text as it is typed, such as a command; on pages only."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A figure in SVG with its caption; on pages only."""
-
-    svg: str
-    caption: str
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """A heading with the blocks below it; a section inside a section has a smaller heading."""
 
     title: str
     blocks: Sequence[Block]
-    anchor: str = ""  # a link #anchor leads to the section
 
 
-Block = Text | Code | Picture | Table | Section
+Block = Text | Table | Section
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A title, an introduction and sections."""
+def blocks_to_text(blocks: Sequence[Block], width: int = DEFAULT_WIDTH) -> str:
+    """Return texts and tables for a terminal.
 
-    title: str
-    sections: Sequence[Section]
-    introduction: Sequence[Block] = ()
-
-
-def document_to_text(document: Document, width: int = DEFAULT_WIDTH) -> str:
-    """Return texts and tables for a terminal; the document's title is left out.
-
-    >>> print(document_to_text(Document("Comparison", [Section("Costs", [Text("no sweep has finished")])])))
+    >>> print(blocks_to_text([Section("Costs", [Text("no sweep has finished")])]))
     <BLANKLINE>
     Costs
     no sweep has finished
     """
-    return "\n".join(_text_lines(document.sections, width))
+    return "\n".join(_text_lines(blocks, width))
 
 
 def _text_lines(blocks: Sequence[Block], width: int) -> Iterator[str]:
@@ -87,10 +62,10 @@ def _text_lines(blocks: Sequence[Block], width: int) -> Iterator[str]:
             yield from wrap_words(escaped(block.text), width, indent=2)
 
 
-def document_to_markdown(document: Document) -> str:
-    """Return texts and tables as Markdown.
+def blocks_to_markdown(title: str, blocks: Sequence[Block]) -> str:
+    """Return texts and tables as Markdown, below a title.
 
-    >>> print(document_to_markdown(Document("Comparison", [Section("Costs", [Text("no sweep has finished")])])))
+    >>> print(blocks_to_markdown("Comparison", [Section("Costs", [Text("no sweep has finished")])]))
     # Comparison
     <BLANKLINE>
     ## Costs
@@ -98,7 +73,7 @@ def document_to_markdown(document: Document) -> str:
     no sweep has finished
     <BLANKLINE>
     """
-    return "\n".join([f"# {escaped(document.title)}", "", *_markdown_lines(document.sections, level=2)])
+    return "\n".join([f"# {escaped(title)}", "", *_markdown_lines(blocks, level=2)])
 
 
 def _markdown_lines(blocks: Sequence[Block], level: int) -> Iterator[str]:
@@ -115,15 +90,15 @@ def _markdown_lines(blocks: Sequence[Block], level: int) -> Iterator[str]:
             yield ""
 
 
-def document_to_latex(document: Document) -> str:
+def blocks_to_latex(blocks: Sequence[Block]) -> str:
     r"""Return the tables as LaTeX, those without a title with that of their section; texts become comments.
 
-    >>> print(document_to_latex(Document("Comparison", [Section("Costs", [Text("no sweep has finished")])])))
+    >>> print(blocks_to_latex([Section("Costs", [Text("no sweep has finished")])]))
     % \usepackage{booktabs}
     % Costs
     % no sweep has finished
     """
-    return "\n".join([r"% \usepackage{booktabs}", *_latex_lines(document.sections)])
+    return "\n".join([r"% \usepackage{booktabs}", *_latex_lines(blocks)])
 
 
 def _latex_lines(blocks: Sequence[Block], title: str = "") -> Iterator[str]:

@@ -11,7 +11,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -28,21 +28,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.spec.catalogue import ZERO_SHOT
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.spec.palette import (
-    BLUE,
-    CIRCLE,
-    CROSS,
-    DASHES,
-    GREY,
-    INK,
-    LINE,
-    MARKERS,
-    PALETTE,
-    PAPER,
-    RED,
-    TRIANGLE,
-    Marker,
-)
+from fpp_sweep.spec.palette import BLUE, CIRCLE, CROSS, GREY, INK, LINE, MARKERS, PALETTE, PAPER, TRIANGLE, Marker
 from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import Numbers
 
@@ -83,13 +69,6 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
 # --- the picture of a front ---------------------------------------------------------------------------
 
 
-class ErrorBar(NamedTuple):
-    """A 95 % interval as distances from the value."""
-
-    below: float
-    above: float
-
-
 PointKind = Literal["trials", "infeasible", "front", "baseline", "below floor"]
 
 
@@ -104,37 +83,19 @@ class Points:
     ys: Sequence[float]
     color: str
     marker: Marker = CIRCLE
-    x_errors: Sequence[ErrorBar | None] = ()  # one for each point, or none at all
-    y_errors: Sequence[ErrorBar | None] = ()
-
-    def error_bars(self, index: int) -> tuple[ErrorBar | None, ErrorBar | None]:
-        """Return the intervals of a point along x and along y; None where it has none."""
-        x_error = y_error = None
-        if self.x_errors:
-            x_error = self.x_errors[index]
-        if self.y_errors:
-            y_error = self.y_errors[index]
-        return x_error, y_error
+    # distances of the ends of 95 % intervals from the values, in two rows; nan where a record has no interval
+    x_errors: Numbers | None = None
+    y_errors: Numbers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
     """The part of a plane of two objectives through which the front runs in 10 to 90 % of the resamples."""
 
-    color: str
     xs: Sequence[float]
     best: Sequence[float | None]  # reached in 10 % of the resamples; None where fewer reach so far along x
     median: Sequence[float | None]
     worst: Sequence[float | None]  # reached in 90 %
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staircase:
-    """The edge of what a front dominates."""
-
-    color: str
-    xs: Sequence[float]
-    ys: Sequence[float]
 
 
 class Frame(NamedTuple):
@@ -152,8 +113,8 @@ class FrontFigure:
     x_title: str
     y_title: str
     points: Sequence[Points]
-    staircases: Sequence[Staircase] = ()
-    regions: Sequence[Region] = ()
+    staircase: tuple[Sequence[float], Sequence[float]] | None = None  # the edge of what the front dominates
+    region: Region | None = None
     frame: Frame | None = None  # None: the axes cover everything
 
 
@@ -186,8 +147,8 @@ def front_figure(info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, 
         x_title=x_title,
         y_title=y_title,
         points=points,
-        staircases=staircases_of(front, BLUE),
-        regions=regions_of(front, attainment_of(info, statistics), BLUE),
+        staircase=staircase(front) if len(front.objectives) == 2 else None,
+        region=region_of(front, attainment_of(info, statistics)),
         frame=frame,
     )
 
@@ -233,26 +194,41 @@ def _points(
 def _with_intervals(points: Points, info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, int]) -> Points:
     """Add the intervals on both axes; the order of trials, an axis of a single objective, has none."""
     x, y = pair
-    x_errors = []
-    y_errors = []
-    for record in points.records:
-        if x != y:
-            x_errors.append(error_bar(info, statistics, record, info.objectives[x].metric))
-        y_errors.append(error_bar(info, statistics, record, info.objectives[y].metric))
+    x_errors = None
+    if x != y:
+        x_errors = _error_bars(info, statistics, points.records, info.objectives[x].metric)
+    y_errors = _error_bars(info, statistics, points.records, info.objectives[y].metric)
     return replace(points, x_errors=x_errors, y_errors=y_errors)
+
+
+def _error_bars(info: SweepInfo, statistics: SweepStatistics, records: Sequence[TrialRecord], metric: str) -> Numbers:
+    """Return the intervals of records' values on the search split; an interval may be on one side of its value."""
+    bars = np.full((2, len(records)), np.nan)
+    for index, record in enumerate(records):
+        interval = statistics.interval(record, info.search_split, metric)
+        if not isinstance(interval, str):
+            bars[:, index] = interval.value - interval.low, interval.high - interval.value
+    return np.maximum(bars, 0.0)
 
 
 def frame_of(points_of_kinds: Sequence[Points]) -> Frame | None:
     """Return the frame around all points and their intervals; None if they are all at one place of an axis."""
-    ends: list[tuple[float, float]] = []
+    xs: list[float] = []
+    ys: list[float] = []
     for points in points_of_kinds:
-        ends += ends_of_intervals(points)
-    if not ends:
-        return None
-    xs, ys = zip(*ends, strict=True)
-    if min(xs) == max(xs) or min(ys) == max(ys):
+        xs += _with_ends(points.xs, points.x_errors)
+        ys += _with_ends(points.ys, points.y_errors)
+    if not xs or min(xs) == max(xs) or min(ys) == max(ys):
         return None
     return Frame(with_margin(xs, FRAME_MARGIN), with_margin(ys, FRAME_MARGIN))
+
+
+def _with_ends(values: Sequence[float], errors: Numbers | None) -> list[float]:
+    """Return values and the ends of their intervals."""
+    if errors is None:
+        return list(values)
+    below, above = np.nan_to_num(errors)
+    return [*values, *(np.array(values) - below).tolist(), *(np.array(values) + above).tolist()]
 
 
 def with_margin(values: Sequence[float], share: float) -> tuple[float, float]:
@@ -262,55 +238,25 @@ def with_margin(values: Sequence[float], share: float) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def ends_of_intervals(points: Points) -> Iterator[tuple[float, float]]:
-    """Yield the points, and the ends of their intervals."""
-    for index, (x, y) in enumerate(zip(points.xs, points.ys, strict=True)):
-        yield x, y
-        x_error, y_error = points.error_bars(index)
-        if x_error is not None:
-            yield x - x_error.below, y
-            yield x + x_error.above, y
-        if y_error is not None:
-            yield x, y - y_error.below
-            yield x, y + y_error.above
-
-
-def staircases_of(front: Front, color: str) -> list[Staircase]:
-    if len(front.objectives) != 2:
-        return []
-    xs, ys = staircase(front)
-    return [Staircase(color=color, xs=xs, ys=ys)]
-
-
-def regions_of(front: Front, attainment: Attainment | None, color: str) -> list[Region]:
+def region_of(front: Front, attainment: Attainment | None) -> Region | None:
     if attainment is None:
-        return []
+        return None
     worst = attainment.worst
     reached = np.concatenate([attainment.best, attainment.median, worst])
     reached = reached[np.isfinite(reached)]
     if len(reached):  # where fewer than 90 % of the resamples reach so far along x, the front may be as bad as anywhere
         limit = reached.max() if front.goals[1] == "min" else reached.min()
         worst = np.where(np.isfinite(worst), worst, limit)
-    region = Region(
-        color=color,
+    return Region(
         xs=attainment.positions.tolist(),
         best=_with_gaps(attainment.best),
         median=_with_gaps(attainment.median),
         worst=_with_gaps(worst),
     )
-    return [region]
 
 
 def _with_gaps(values: Numbers) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
-
-
-def error_bar(info: SweepInfo, statistics: SweepStatistics, record: TrialRecord, metric: str) -> ErrorBar | None:
-    """Return the interval of a record's value on the search split; None if it has none."""
-    interval = statistics.interval(record, info.search_split, metric)
-    if isinstance(interval, str):  # the reason why there is none
-        return None
-    return ErrorBar(max(0.0, interval.value - interval.low), max(0.0, interval.high - interval.value))
 
 
 def axis_titles(info: SweepInfo, pair: tuple[int, int]) -> tuple[str, str]:
@@ -344,7 +290,7 @@ def write_front_picture(path: Path, info: SweepInfo, statistics: SweepStatistics
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             draw_front(axes, panel)
 
-    picture = StaticFigure(kind="front", caption=title, data=(), draw=draw)
+    picture = StaticFigure(caption=title, data=(), draw=draw)
     with written_whole(path) as partial:
         partial.write_bytes(picture.to_bytes("png"))
 
@@ -359,18 +305,23 @@ SCATTER_STYLES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+INTERVAL_STYLE: Mapping[str, Any] = {"fmt": "none", "elinewidth": 0.8, "alpha": 0.6, "zorder": 4}
+
+
 def draw_front(axes: Axes, figure: FrontFigure) -> None:
     """Draw the picture of a front."""
-    for index, region in enumerate(figure.regions):
-        _draw_region(axes, region, is_labelled=index == 0)
-    for line in figure.staircases:
-        axes.plot(line.xs, line.ys, color=line.color, linewidth=1.2, zorder=3)
+    if figure.region is not None:
+        _draw_region(axes, figure.region)
+    if figure.staircase is not None:
+        axes.plot(*figure.staircase, color=BLUE, linewidth=1.2, zorder=3)
     single_objective = figure.pair[0] == figure.pair[1]
     for points in figure.points:
         style = SCATTER_STYLES[points.kind]
         label = points.label or None
         axes.scatter(points.xs, points.ys, color=points.color, marker=points.marker.matplotlib, label=label, **style)
-        _draw_intervals(axes, points)
+        if points.y_errors is not None:
+            style = {"xerr": points.x_errors, "yerr": points.y_errors, "ecolor": points.color, **INTERVAL_STYLE}
+            axes.errorbar(points.xs, points.ys, **style)
         if single_objective and points.kind == "baseline":
             axes.axhline(points.ys[0], color=points.color, linewidth=0.8, linestyle=":", zorder=1)
     axes.set_xlabel(figure.x_title)
@@ -381,48 +332,19 @@ def draw_front(axes: Axes, figure: FrontFigure) -> None:
         axes.set_ylim(figure.frame.ys)
 
 
-def _draw_intervals(axes: Axes, points: Points) -> None:
-    """Draw the intervals in x at once, then those in y: matplotlib takes as long for a single one as for all."""
-    style: Mapping[str, Any] = {"fmt": "none", "ecolor": points.color, "elinewidth": 0.8, "alpha": 0.6, "zorder": 4}
-    errors = [points.error_bars(index) for index in range(len(points.xs))]
-    x_errors = [x_error for x_error, _ in errors]
-    y_errors = [y_error for _, y_error in errors]
-    for direction, errors_of_direction in (("xerr", x_errors), ("yerr", y_errors)):
-        xs, ys, lengths = _with_errors(points, errors_of_direction)
-        if xs:
-            intervals: Mapping[str, Any] = {direction: lengths}
-            axes.errorbar(xs, ys, **intervals, **style)
-
-
-def _with_errors(
-    points: Points, errors: Sequence[ErrorBar | None]
-) -> tuple[list[float], list[float], tuple[list[float], list[float]]]:
-    """Return x and y of the points that have an error bar, and the lengths of the bars below and above them."""
-    xs, ys, below, above = [], [], [], []
-    for x, y, error in zip(points.xs, points.ys, errors, strict=True):
-        if error is not None:
-            xs.append(x)
-            ys.append(y)
-            below.append(error.below)
-            above.append(error.above)
-    return xs, ys, (below, above)
-
-
-def _draw_region(axes: Axes, region: Region, *, is_labelled: bool) -> None:
-    labels = (REGION_LABEL, MEDIAN_LABEL) if is_labelled else (None, None)
+def _draw_region(axes: Axes, region: Region) -> None:
     best = np.array(region.best, np.float64)  # None becomes nan
     median = np.array(region.median, np.float64)
     worst = np.array(region.worst, np.float64)
-    shade: Mapping[str, Any] = {"color": region.color, "alpha": 0.12, "linewidth": 0, "zorder": 1}
-    axes.fill_between(region.xs, best, worst, label=labels[0], **shade)
-    axes.plot(region.xs, median, color=region.color, linewidth=0.8, linestyle="--", zorder=1, label=labels[1])
+    shade: Mapping[str, Any] = {"color": BLUE, "alpha": 0.12, "linewidth": 0, "zorder": 1}
+    axes.fill_between(region.xs, best, worst, label=REGION_LABEL, **shade)
+    axes.plot(region.xs, median, color=BLUE, linewidth=0.8, linestyle="--", zorder=1, label=MEDIAN_LABEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticFigure:
     """A figure that matplotlib draws when it is saved."""
 
-    kind: str
     caption: str
     data: Any  # a data frame with the lines of its CSV
     draw: Callable[[Figure], None]
@@ -448,145 +370,3 @@ class StaticFigure:
         for color, variable in ((INK, "ink"), (LINE, "line"), (PAPER, "paper")):
             text = text.replace(color, f"var(--{variable})")
         return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.caption)}" ', 1)
-
-
-# --- charts of series ---------------------------------------------------------------------------------
-
-CHART_SIZE = (3.6, 3.3)  # inches
-LOG_RATIO = 20.0  # an axis is logarithmic if its largest value is more than this multiple of its smallest
-MAX_DIAGRAMS = 5  # reliability diagrams in a row
-SeriesKind = Literal["line", "points", "large point", "level"]
-
-
-@dataclass(frozen=True, slots=True)
-class SeriesStyle:
-    """A colour, marker and dash that tell one series from the others."""
-
-    color: str
-    marker: Marker
-    dash: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """Points or a line of a chart; a level is a horizontal line at its only y."""
-
-    kind: SeriesKind
-    style: SeriesStyle
-    xs: Sequence[float | str] = ()
-    ys: Sequence[float]
-    errors: Sequence[float] = ()  # half-lengths of the error bars of a line
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """A pair of axes with series."""
-
-    x_title: str
-    y_title: str
-    series: Sequence[Series]
-    zero_line: bool = False
-
-    @property
-    def has_log_axis(self) -> bool:
-        """True if x is positive and spans a wide range."""
-        xs = [x for series in self.series for x in series.xs]
-        numbers = [x for x in xs if not isinstance(x, str)]
-        if not numbers or len(numbers) < len(xs) or min(numbers) <= 0:
-            return False
-        return max(numbers) / min(numbers) > LOG_RATIO
-
-
-def series_styles() -> list[SeriesStyle]:
-    """Return as many distinct styles as there are markers."""
-    styles = []
-    for color, marker, dash in zip(cycle(PALETTE[:-1]), MARKERS, cycle(DASHES), strict=False):
-        styles.append(SeriesStyle(color, marker, dash))
-    return styles
-
-
-def draw_charts(figure: Figure, charts: Sequence[Chart], across: int | None = None) -> None:
-    """Draw charts side by side, `across` of them in a row."""
-    columns = across or len(charts)
-    rows = math.ceil(len(charts) / columns)
-    width, height = CHART_SIZE
-    figure.set_size_inches(width * columns + 0.4, height * rows)
-    for axes, chart in zip(figure.subplots(rows, columns, squeeze=False).flat, charts, strict=True):
-        for series in chart.series:
-            _draw_series(axes, series)
-        if chart.zero_line:
-            axes.axhline(0, color=INK, lw=0.6)
-        if chart.has_log_axis:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter("{x:g}")
-        axes.set(xlabel=chart.x_title, ylabel=chart.y_title)
-
-
-def _draw_series(axes: Axes, series: Series) -> None:
-    style = series.style
-    marker = style.marker.matplotlib
-    label = series.label or None
-    if series.kind == "points":
-        axes.plot(series.xs, series.ys, marker, color=style.color, alpha=0.75, ms=4, mew=0, label=label)
-    elif series.kind == "large point":
-        axes.plot(series.xs, series.ys, marker, color=style.color, ms=8, mec=INK, label=label)
-    elif series.kind == "level":
-        axes.axhline(series.ys[0], color=style.color, ls=style.dash, label=label)
-    elif series.errors:
-        axes.errorbar(
-            series.xs,
-            series.ys,
-            yerr=series.errors,
-            marker=marker,
-            color=style.color,
-            ls=style.dash,
-            capsize=2,
-            label=label,
-        )
-    else:
-        axes.plot(series.xs, series.ys, marker=marker, color=style.color, ls=style.dash, label=label)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReliabilityDiagram:
-    """Accuracy, confidence and number of samples of the bins that have samples."""
-
-    title: str
-    lows: Sequence[float]  # left edges of the bins
-    accuracies: Sequence[float]
-    confidences: Sequence[float]
-    counts: Sequence[int]
-    bin_width: float
-
-
-def draw_reliability_diagrams(figure: Figure, diagrams: Sequence[ReliabilityDiagram]) -> None:
-    """Draw reliability diagrams in rows of at most MAX_DIAGRAMS, with the number of samples below each."""
-    across = min(MAX_DIAGRAMS, len(diagrams))
-    down = math.ceil(len(diagrams) / MAX_DIAGRAMS)
-    figure.set_size_inches(max(4.0, 2.1 * across), 3.0 * down + 0.3)
-    panels = figure.subplots(2 * down, across, squeeze=False, sharex=True, height_ratios=[3, 1] * down)
-    for axes in panels.flat:
-        axes.set_visible(False)
-    for index, diagram in enumerate(diagrams):
-        row, column = divmod(index, across)
-        upper, lower = panels[2 * row, column], panels[2 * row + 1, column]
-        _draw_bins(upper, lower, diagram)
-        upper.set_title(diagram.title, fontsize="small")
-        if column == 0:
-            upper.set_ylabel("accuracy")
-            lower.set_ylabel("samples")
-
-
-def _draw_bins(upper: Axes, lower: Axes, diagram: ReliabilityDiagram) -> None:
-    width, lows, heights = diagram.bin_width, diagram.lows, diagram.accuracies
-    gaps = []
-    for accuracy, confidence in zip(heights, diagram.confidences, strict=True):
-        gaps.append(confidence - accuracy)
-    outline: Mapping[str, Any] = {"fc": "none", "ec": RED, "lw": 0.9, "label": "gap to confidence"}
-    upper.bar(lows, heights, width, align="edge", color=BLUE, ec=PAPER, lw=0.4, label="accuracy")
-    upper.bar(lows, gaps, width, bottom=heights, align="edge", **outline)
-    upper.plot([0, 1], [0, 1], "--", color=INK, lw=0.8, label="perfect calibration")
-    upper.set(xlim=(0, 1), ylim=(0, 1), visible=True)
-    lower.bar(lows, diagram.counts, width, align="edge", color=PALETTE[-1], ec=PAPER, lw=0.4)
-    lower.set(xlabel="confidence", visible=True)

@@ -12,7 +12,7 @@ from fpp_sweep.records.recommendation import Answer
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.texts import format_result, format_setting, values_by_setting
 from fpp_sweep.report.answer_section import answer_sections
-from fpp_sweep.report.document import Document, Section, document_to_markdown, paragraphs
+from fpp_sweep.report.document import Section, blocks_to_markdown, paragraphs
 from fpp_sweep.report.front_table import front_heading, front_table
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec.errors import escaped
@@ -78,7 +78,7 @@ def answer_text(info: SweepInfo, front: Front, statistics: SweepStatistics) -> s
         sections.append(Section("Notes", paragraphs(statistics.notes)))
     if front.compared:
         sections.append(Section(front_heading(front), [front_table(info, front, statistics)]))
-    return document_to_markdown(Document(info.name, sections))
+    return blocks_to_markdown(info.name, sections)
 
 
 # --- report/best/*.yaml -------------------------------------------------------------------------------
@@ -155,7 +155,8 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
     if info.model:
         comments.append(f"model {info.model}; settings in units of embeddings hold for this model only")
     lines = [HEADER]
-    lines += [f"# {escaped(format_setting(comment))}" for comment in comments]  # YAML has no control characters
+    for comment in comments:
+        lines.append(f"# {escaped(format_setting(comment))}")  # YAML has no control characters
     lines.append(config_text(record.config))
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from fpp_sweep.report.document import Block, Document
+from fpp_sweep.report.document import Block
 from fpp_sweep.report.table import group_spans
 from fpp_sweep.spec.files import written_whole
 
@@ -27,11 +27,6 @@ def write_page(path: Path, template: str, **context: Any) -> None:
     # half of a character, as in a path that is not UTF-8, is written as `\udcff`
     with written_whole(path) as partial, partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
         file.writelines(_environment().get_template(template).generate(context))
-
-
-def write_document(path: Path, document: Document, *, reload_seconds: int = 0) -> None:
-    """Write a document as a page, which loads itself again at that interval; 0 means never."""
-    write_page(path, "document.html.j2", title=document.title, document=document, reload_seconds=reload_seconds)
 
 
 def blocks_to_html(blocks: Sequence[Block]) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.front import Front, metric_of, splits_of, values_of
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
@@ -32,7 +34,6 @@ from fpp_sweep.report.figures import (
     FrontFigure,
     Points,
     Region,
-    Staircase,
     clipped,
     front_figures,
     trials_below_floor,
@@ -49,6 +50,8 @@ MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
 LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0}
 
 Trace = dict[str, Any]
+UNLABELLED: Trace = {"hoverinfo": "skip", "showlegend": False}
+SHADE = "rgba(68,119,170,0.15)"  # blue that lets the background through
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +81,12 @@ def front_plots(info: SweepInfo, statistics: SweepStatistics) -> list[Plot]:
 def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure: FrontFigure) -> Plot:
     front = statistics.front
     traces: list[Trace] = []
-    for region in figure.regions:
-        traces += _region_traces(region)
-    for staircase in figure.staircases:
-        traces.append(_staircase_trace(staircase))
+    if figure.region is not None:
+        traces += _region_traces(figure.region)
+    if figure.staircase is not None:
+        xs, ys = figure.staircase
+        line = {"color": BLUE, "width": 1.5}
+        traces.append({"type": "scatter", "mode": "lines", "x": xs, "y": ys, "line": line, **UNLABELLED})
     for points in figure.points:
         if points.kind not in ("infeasible", "below floor"):
             traces += _other_split_traces(info, front, figure, points)
@@ -131,13 +136,8 @@ def _error_bars(points: Points) -> dict[str, Any]:
     """Return the intervals of an axis on which all points have one."""
     bars = {}
     for axis, errors in (("error_x", points.x_errors), ("error_y", points.y_errors)):
-        above = []
-        below = []
-        for error in errors:
-            if error is not None:
-                above.append(error.above)
-                below.append(error.below)
-        if above and len(above) == len(errors):
+        if errors is not None and errors.size and np.isfinite(errors).all():
+            below, above = errors.tolist()
             bars[axis] = {"type": "data", "array": above, "arrayminus": below, "symmetric": False}
             bars[axis] |= {"thickness": 1, "width": 2}
     return bars
@@ -207,25 +207,13 @@ def _other_split_traces(info: SweepInfo, front: Front, figure: FrontFigure, poin
         }
 
 
-def _staircase_trace(staircase: Staircase) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": staircase.xs,
-        "y": staircase.ys,
-        "line": {"color": staircase.color, "width": 1.5},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
-
-
 def _region_traces(region: Region) -> list[Trace]:
     line: Trace = {"type": "scatter", "mode": "lines", "x": region.xs, "hoverinfo": "skip", "legendgroup": "region"}
-    invisible = {"color": region.color, "width": 0}
-    dashed = {"color": region.color, "width": 1, "dash": "dash"}
-    best = {**line, "y": region.best, "line": invisible, "showlegend": False}
+    invisible = {"color": BLUE, "width": 0}
+    dashed = {"color": BLUE, "width": 1, "dash": "dash"}
+    best = {**line, "y": region.best, "line": invisible, **UNLABELLED}
     worst = {**line, "y": region.worst, "line": invisible, "name": REGION_LABEL}
-    worst |= {"fill": "tonexty", "fillcolor": transparent(region.color, 0.15)}
+    worst |= {"fill": "tonexty", "fillcolor": SHADE}
     median = {**line, "y": region.median, "line": dashed, "name": MEDIAN_LABEL}
     return [best, worst, median]
 
@@ -367,13 +355,3 @@ def _medians(xs: Sequence[Any], values: Sequence[float]) -> Trace:
 
 def plot_text(text: str) -> str:
     return html.escape(cut(text, TEXT_LENGTH), quote=False)
-
-
-def transparent(color: str, opacity: float) -> str:
-    """Return a colour that lets the background through.
-
-    >>> transparent("#4477AA", 0.15)
-    'rgba(68,119,170,0.15)'
-    """
-    red, green, blue = bytes.fromhex(color.removeprefix("#"))
-    return f"rgba({red},{green},{blue},{opacity})"

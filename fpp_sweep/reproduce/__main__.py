@@ -18,7 +18,7 @@ from typing import get_args
 
 from fpp_sweep.cli.command import parser, run, typed_words
 from fpp_sweep.cli.flags import add_run_flags, flags_in_errors
-from fpp_sweep.reproduce.experiment_files import find, shipped
+from fpp_sweep.reproduce.experiments import find, shipped
 from fpp_sweep.reproduce.selection import folder_name_of, select
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.messages import command_line, runnable

@@ -12,10 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fpp_sweep.reproduce.cells import values_by_seed
-from fpp_sweep.reproduce.experiments import Claim, ExperimentColumn
-from fpp_sweep.reproduce.printed import AVERAGE
-from fpp_sweep.reproduce.tables import SPLIT, ResultTable
+from fpp_sweep.reproduce.experiments import AVERAGE, Claim, ExperimentColumn
+from fpp_sweep.reproduce.tables import SPLIT, ResultTable, values_by_seed
 from fpp_sweep.spec.catalogue import parts_of, sign
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
 from fpp_sweep.statistics.bootstrap import SplitSamples

@@ -6,22 +6,46 @@ trial, and a column with a `set` adds settings for a separate trial. All other k
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from fpp_sweep.reproduce.printed import PrintedNumber, read_printed
+from fpp_sweep.core.models.names import QUICK_SUFFIX, parse
 from fpp_sweep.space.grid import MAX_POINTS
 from fpp_sweep.space.objectives import Name
 from fpp_sweep.space.reading import space_from
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.yamlfile import Document
+from fpp_sweep.space.yamlfile import Document, read
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.validation import COMPUTED_DEFAULT, Distinct, as_list, check_fields, require, set_field
+from fpp_sweep.spec.files import user_path
+from fpp_sweep.spec.validation import (
+    COMPUTED_DEFAULT,
+    Distinct,
+    as_list,
+    as_mapping,
+    at_key,
+    build,
+    check_fields,
+    check_value,
+    keys,
+    known_name,
+    require,
+    require_keys,
+    set_field,
+)
 
+AVERAGE = "average"
+PAPERS_MODEL = "ViT-B-16"  # the architecture behind the printed numbers
+PAPERS_TAG = "openai"  # its weights
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?")
+SHIPPED = Path(__file__).parent / "shipped"
+REPLACED_KEYS = ("grid", "params", "points", "search")  # keys of a space that rows and columns replace
 STAGES = {"seconds.pretrain": "pretraining", "seconds.adapt": "adaptation"}  # metrics of a table of costs
 CHECKPOINTS = {"$coop": "coop", "$maple": "maple"}  # words that stand for the user's checkpoints -> their flags
 # keys of an experiment's file that a space does not have
@@ -34,6 +58,86 @@ FIXED = {  # settings of an experiment's space, whatever the file says
     "search.evaluate_only": "true",  # every row is shown: no final stage, no recommendation
     "work.baselines": "[]",
 }
+
+
+# --- printed numbers -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedNumber:
+    """A printed number with half a unit of its last digit."""
+
+    text: str
+    value: float
+    rounding: float
+
+    @classmethod
+    def of_text(cls, text: str) -> PrintedNumber:
+        """Read a number as it is printed.
+
+        >>> PrintedNumber.of_text("8.50").rounding, PrintedNumber.of_text("23.9").rounding
+        (0.005, 0.05)
+        """
+        decimals = len(text.partition(".")[2])
+        return cls(text, float(text), float(0.5 * 10.0**-decimals))
+
+
+def mean_of_printed(numbers: Sequence[PrintedNumber]) -> PrintedNumber:
+    """Return the mean of printed numbers, with the largest error that their rounding can give.
+
+    >>> mean_of_printed([PrintedNumber.of_text("4.00"), PrintedNumber.of_text("5.1")])
+    PrintedNumber(text='4.55', value=4.55, rounding=0.0275)
+    """
+    values = []
+    roundings = []
+    decimals = 0
+    for number in numbers:
+        values.append(number.value)
+        roundings.append(number.rounding)
+        decimals = max(decimals, len(number.text.partition(".")[2]))
+    value = math.fsum(values) / len(values)
+    return PrintedNumber(f"{value:.{decimals}f}", value, math.fsum(roundings) / len(roundings))
+
+
+def read_printed(value: Any) -> dict[str, dict[str, PrintedNumber | None]]:
+    """Return printed numbers by column and dataset; a number without a dataset is the average."""
+    printed: dict[str, dict[str, PrintedNumber | None]] = {}
+    for column, numbers in as_mapping(value).items():
+        by_dataset = numbers
+        if not isinstance(numbers, Mapping):
+            by_dataset = {AVERAGE: numbers}
+        printed[column] = {}
+        for dataset, number in by_dataset.items():
+            printed[column][dataset] = _read_number(number, f"{column}.{dataset}")
+    return printed
+
+
+def _read_number(value: Any, key: str) -> PrintedNumber | None:
+    if value is None or isinstance(value, PrintedNumber):
+        return value
+    require(_NUMBER.fullmatch(str(value)), f"must be a number ({value})", key)
+    return PrintedNumber.of_text(str(value))
+
+
+def is_papers_model(model: str) -> bool:
+    """Return True for ViT-B/16 with OpenAI's weights, from the hub or a file.
+
+    A file is OpenAI's by its name, or because the user says that it has OpenAI's activation.
+
+    >>> [is_papers_model(name) for name in ("ViT-B-16/openai", "ViT-B-16-quickgelu:/data/ViT-B-16.pt", "tiny")]
+    [True, True, False]
+    >>> [is_papers_model(f"ViT-B-16+{rest}") for rest in ("quickgelu:b16.pt", "gelu:ViT-B-16.pt")]
+    [True, False]
+    """
+    spec = parse(model)
+    if spec.architecture.removesuffix(QUICK_SUFFIX) != PAPERS_MODEL or spec.activation == "gelu":
+        return False
+    if spec.path is not None:
+        return spec.activation == "quick_gelu" or spec.path.name == f"{PAPERS_MODEL}.pt"
+    return spec.tag == PAPERS_TAG
+
+
+# --- parts of an experiment ------------------------------------------------------------------------------
 
 
 def _check_score(value: Any) -> Any:
@@ -207,6 +311,8 @@ class Experiment:
 
     def in_precisions(self, precisions: Sequence[str]) -> Experiment:
         """Return the experiment with every row in each precision; claims are about the first one."""
+        if not precisions:
+            return self
         rows = []
         for row in self.rows:
             if row.set is None:
@@ -245,3 +351,103 @@ class Experiment:
             raise InputError(f"table {self.name} makes no sense on the embedded model: {datasets}")
         with self.document.locating("embedded"):
             return list(as_list(datasets))
+
+
+# --- files of experiments -------------------------------------------------------------------------------
+
+
+def shipped() -> list[str]:
+    """Return the names of the tables and figures that come with the package, tables first."""
+    return (SHIPPED / "order.txt").read_text().split()
+
+
+def find(name: str) -> Experiment:
+    """Return an experiment of the package by name, or the user's by file."""
+    if name.endswith((".yaml", ".yml")):
+        return load(user_path(name))
+    if name not in shipped():
+        raise InputError(f"--table {name}: {unknown('table', name, shipped())}")
+    return load(SHIPPED / f"{name}.yaml")
+
+
+def load(path: Path) -> Experiment:
+    return experiment_of(read(path, "experiment", verbatim="printed"), path.stem)
+
+
+def experiment_of(document: Document, name: str) -> Experiment:
+    """Return the experiment that a document describes."""
+    entries = document.value
+    with document.locating():
+        require_keys(entries, [*TABLE_KEYS, *(key for key in keys(Space) if key not in REPLACED_KEYS)])
+        require({"columns", "rows"} <= entries.keys(), "needs columns and rows; see docs/reproduce.md")
+        values: dict[str, Any] = {"title": name, "question": ""}
+        for key in ("title", "question", "alone", "average"):
+            if key in entries:
+                with at_key(key):
+                    values[key] = check_value(Experiment, key, entries[key])
+        if "figure" in entries:
+            values["figure"] = _part_of(ExperimentFigure, entries["figure"], "figure")
+        experiment = Experiment(
+            name=name,
+            document=document,
+            columns=_parts_of(ExperimentColumn, entries, "columns"),
+            rows=_parts_of(ExperimentRow, entries, "rows"),
+            claims=_parts_of(Claim, entries, "claims"),
+            **values,
+        )
+        _check_rows(experiment)
+        _check_claims(experiment)
+        _check_figure(experiment)
+    return experiment
+
+
+def _parts_of(kind: type[Any], entries: Mapping[str, Any], key: str) -> tuple[Any, ...]:
+    with at_key(key):
+        items = as_list(entries.get(key, []))
+    return tuple(_part_of(kind, item, f"{key}.{index}") for index, item in enumerate(items))
+
+
+def _part_of(kind: type[Any], values: Any, path: str) -> Any:
+    """Return a part of an experiment; a word stands for a column of that metric."""
+    if kind is ExperimentColumn and isinstance(values, str):
+        values = {"metric": values}
+    with at_key(path):
+        return build(kind, values, "")
+
+
+# --- names that must exist ----------------------------------------------------------------------------
+
+
+def _check_rows(experiment: Experiment) -> None:
+    columns = [column.name for column in experiment.columns]
+    names: list[str] = []
+    for index, row in enumerate(experiment.rows):
+        with at_key(f"rows.{index}"):
+            require(row.name not in names, f"there is a row named {row.name} already")
+            names.append(row.name)
+            with at_key("printed"):
+                for column in row.printed:
+                    known_name("column", column, columns)
+
+
+def _check_claims(experiment: Experiment) -> None:
+    rows = [row.name for row in experiment.rows]
+    columns = [column.name for column in experiment.columns]
+    for index, claim in enumerate(experiment.claims):
+        with at_key(f"claims.{index}"):
+            for name in (claim.row, *claim.than):
+                known_name("row", name, rows)
+            known_name("column", claim.column, columns)
+
+
+def _check_figure(experiment: Experiment) -> None:
+    figure = experiment.figure
+    if figure is None:
+        return
+    columns = [column.name for column in experiment.columns]
+    names = list(figure.y)
+    if figure.kind == "scatter":
+        names.append(figure.x or "")
+    with at_key("figure"):
+        for name in names:
+            known_name("column", name, columns)

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import orders_remark
+from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.released_marks import released_mark, released_notes
-from fpp_sweep.report.document import (
-    Document,
-    Section,
-    Text,
-    document_to_latex,
-    document_to_markdown,
-    document_to_text,
-    paragraphs,
-)
-from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
+from fpp_sweep.records.texts import format_time
+from fpp_sweep.report.document import Section, Text, blocks_to_latex, blocks_to_markdown, blocks_to_text, paragraphs
+from fpp_sweep.report.html import write_page
+from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, cells_of, columns_of
 from fpp_sweep.report.text import DEFAULT_WIDTH
-from fpp_sweep.reproduce.cells import ResultCell
 from fpp_sweep.reproduce.claims import DOES_NOT_HOLD, HOLDS, judge_claims
-from fpp_sweep.reproduce.experiments import STAGES, ExperimentColumn, ExperimentRow
-from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
-from fpp_sweep.reproduce.tables import SPLIT, ResultTable, is_average
+from fpp_sweep.reproduce.experiments import (
+    PAPERS_MODEL,
+    PAPERS_TAG,
+    STAGES,
+    Experiment,
+    ExperimentColumn,
+    ExperimentRow,
+    shipped,
+)
+from fpp_sweep.reproduce.figures import figure_of, write_figure
+from fpp_sweep.reproduce.tables import (
+    EXPERIMENT_FILE,
+    SPLIT,
+    ResultCell,
+    ResultTable,
+    is_average,
+    load_table,
+    save_experiment,
+    table_of,
+)
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import written_whole
 
+PAGE = "reproduction.html"
+NOT_JUDGED = "not judged"
 PAPER = "paper"
 OTHER_MODEL = f"paper ({PAPERS_MODEL}/{PAPERS_TAG}, other model)"
 DIFFERS = "*"
@@ -42,14 +61,15 @@ CLAIM_STYLES: dict[str, CellStyle] = {HOLDS: "good", DOES_NOT_HOLD: "bad"}
 
 def write_table(folder: Path, table: ResultTable) -> None:
     """Write table.csv, table.md and table.tex."""
-    document = table_document(table)
-    texts = {"csv": as_csv(table), "md": document_to_markdown(document), "tex": document_to_latex(document)}
+    sections = table_sections(table)
+    markdown = blocks_to_markdown(table.experiment.title, sections)
+    texts = {"csv": as_csv(table), "md": markdown, "tex": blocks_to_latex(sections)}
     for suffix, text in texts.items():
         with written_whole(folder / f"table.{suffix}") as partial:
             partial.write_text(text, encoding="utf-8")
 
 
-def table_document(table: ResultTable) -> Document:
+def table_sections(table: ResultTable) -> list[Section]:
     """Return what ran, a section for each column, and the paper's claims."""
     sentences = [table.experiment.question, *table.run_notes, *order_sentences(table)]
     for name, reason in table.failed.items():
@@ -62,7 +82,7 @@ def table_document(table: ResultTable) -> Document:
         sections.append(claims_section(table))
     notes = [*NOTES, *released_notes(table.records.values())]
     sections.append(Section("How to read the numbers", paragraphs(notes)))
-    return Document(table.experiment.title, sections)
+    return sections
 
 
 def order_sentences(table: ResultTable) -> list[str]:
@@ -75,7 +95,7 @@ def order_sentences(table: ResultTable) -> list[str]:
 
 
 def as_text(table: ResultTable, width: int = DEFAULT_WIDTH) -> str:
-    return document_to_text(table_document(table), width)
+    return blocks_to_text(table_sections(table), width)
 
 
 def column_sections(table: ResultTable) -> list[Section]:
@@ -172,3 +192,118 @@ def as_csv(table: ResultTable) -> str:
     """Return a line for each cell."""
     text: str = table.tidy.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     return text
+
+
+# --- the page of all tables ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """An experiment with its sweep."""
+
+    sweep: SweepFolder
+    info: SweepInfo
+    table: ResultTable
+
+    @property
+    def name(self) -> str:
+        return self.sweep.path.name
+
+
+def write_results(
+    folder: SweepFolder, experiment: Experiment, checkpoints: Mapping[str, str], run_notes: Sequence[str]
+) -> ResultTable:
+    """Write the table and the figure of an experiment that has ended, and return the table."""
+    save_experiment(folder.path, experiment, checkpoints, run_notes)
+    table = table_of(experiment, folder, checkpoints, run_notes)
+    write_table(folder.report, table)
+    write_figure(folder, table)
+    return table
+
+
+def write_reproduction(folder: Path, tables: Mapping[str, ResultTable] | None = None) -> Path:
+    """Write the page of a reproduction's folder; tables that are passed, by name, are not made again."""
+    tables = tables or {}
+    loaded_tables = []
+    for sweep in sweeps(folder):
+        table = tables.get(sweep.path.name) or load_table(sweep)
+        loaded_tables.append(LoadedTable(sweep, sweep.info(), table))
+    if not loaded_tables:
+        raise InputError(f"{folder} has no table yet")
+    infos = [loaded.info for loaded in loaded_tables]
+    starts, ends = [info.created for info in infos], [info.finished or info.created for info in infos]
+    is_papers_model = all(loaded.table.is_papers_model for loaded in loaded_tables)
+    write_page(
+        folder / PAGE,
+        "reproduction.html.j2",
+        title=f"Reproduction {folder.resolve().name}",
+        models=dict.fromkeys(info.model for info in infos),
+        period=f"{format_time(min(starts))} to {format_time(max(ends))}",
+        papers_model="" if is_papers_model else f"{PAPERS_MODEL}/{PAPERS_TAG}",
+        overview=_overview(loaded_tables),
+        experiments=[_experiment(loaded) for loaded in loaded_tables],
+        rules=NOTES,
+        commands=dict.fromkeys(info.command for info in infos if info.command),
+    )
+    return folder / PAGE
+
+
+def sweeps(folder: Path) -> list[SweepFolder]:
+    """Return the experiments' sweeps in the order of `--list`; the user's own come last, once they have ended."""
+    order = shipped()
+    own = []
+    for path in sorted(folder.iterdir()):
+        if path.name not in order and (path / EXPERIMENT_FILE).is_file():
+            own.append(path.name)
+    return [SweepFolder(folder / name) for name in (*order, *own) if (folder / name / "sweep.json").is_file()]
+
+
+def _overview(loaded_tables: Sequence[LoadedTable]) -> Table:
+    """Return a table of the experiments, with links to their sections."""
+    titles = ["table", "question", "cells against the paper", "claims", "state"]
+    rows = []
+    for loaded in loaded_tables:
+        table = loaded.table
+        state: str = loaded.info.state
+        if table.failed:
+            state += f", {len(table.failed)} rows failed"
+        claims = _counts([claim.verdict.partition(";")[0] for claim in judge_claims(table)])
+        texts = [loaded.name, table.experiment.question, _cell_counts(table), claims, state]
+        rows.append(Row(cells_of(texts), anchor=loaded.name))
+    return Table(columns=columns_of(titles, is_text=True), rows=rows)
+
+
+def _cell_counts(table: ResultTable) -> str:
+    if not table.is_papers_model:
+        return "other model"
+    verdicts = []
+    for cell in table.cells.values():
+        if cell.difference is not None:
+            verdicts.append(cell.verdict or NOT_JUDGED)
+    return _counts(verdicts)
+
+
+def _counts(words: Iterable[str]) -> str:
+    return ", ".join(f"{word}: {count}" for word, count in Counter(words).most_common())
+
+
+def _experiment(loaded: LoadedTable) -> dict[str, Any]:
+    """Return what the template shows of a table."""
+    table = loaded.table
+    warnings = [text for text in table.run_notes if text.startswith("PARTIAL")]
+    notes = [text for text in table.run_notes if text not in warnings]
+    if loaded.info.state != "finished":
+        warnings.append(f"The sweep is {loaded.info.state}: rows may be missing.")
+    warnings += [f"{name} has no numbers: {reason}" for name, reason in table.failed.items()]
+    sections = column_sections(table)
+    if table.experiment.claims:
+        sections.insert(0, claims_section(table))
+    return {
+        "name": loaded.name,
+        "title": table.experiment.title,
+        "question": table.experiment.question,
+        "warnings": warnings,
+        "notes": notes,
+        "sections": sections,
+        "figure": figure_of(loaded.sweep, table),
+    }

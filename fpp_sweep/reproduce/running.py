@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce.output import as_text
-from fpp_sweep.reproduce.page import write_page, write_results
+from fpp_sweep.reproduce.output import as_text, write_reproduction, write_results
 from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.reproduce.tables import ResultTable
 from fpp_sweep.search.question import require_askable
@@ -124,7 +123,7 @@ def run_selection(selection: Selection, folder: Path, options: Options) -> bool:
 
 def write_and_deliver(reproduction: Reproduction, tables: Mapping[str, ResultTable], tracking_uri: str | None) -> None:
     """Write the page, and bring MLflow up to date."""
-    page = write_page(reproduction.folder, tables)
+    page = write_reproduction(reproduction.folder, tables)
     problem = deliver_all([reproduction.sweep(name) for name in tables], [page], tracking_uri)
     if problem:
         print(f"MLflow lacks the tables: {problem}", file=sys.stderr)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fpp_sweep.cli.flags import overrides
-from fpp_sweep.reproduce.experiment_files import find, shipped
-from fpp_sweep.reproduce.experiments import Experiment, names_in_precisions
-from fpp_sweep.reproduce.printed import is_papers_model
+from fpp_sweep.reproduce.experiments import Experiment, find, is_papers_model, names_in_precisions, shipped
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.names import listed_names, require_folder_name
-from fpp_sweep.spec.specs import Precision, adaptation_precision
+from fpp_sweep.spec.specs import Precision
 
 PAPERS_PRECISIONS: tuple[Precision, ...] = ("released", "float32")  # the printed rows' arithmetic, and the exact one
 ALL = "all"
@@ -47,21 +45,35 @@ def checkpoints_of(args: argparse.Namespace) -> dict[str, str]:
 
 
 def select(args: argparse.Namespace) -> Selection:
-    """Return the selected experiments; raise InputError for wrong names, rows or settings."""
-    experiments = {experiment.name: experiment for experiment in requested_experiments(args)}
-    rows = list(args.methods)
-    check_rows(rows, experiments.values())
+    """Return the requested tables, each once; raise InputError for wrong names, rows or settings.
+
+    Tables without a requested row, and tables of `all` that cannot run, are left out with a note.
+    """
+    named = [find(name) for name in dict.fromkeys(args.table) if name != ALL]
+    others = [find(name) for name in shipped() if ALL in args.table and name not in args.table]
+    require_known_rows(args.methods, [*named, *others])
     precisions = requested_precisions(args)
-    if precisions:
-        experiments = {name: experiment.in_precisions(precisions) for name, experiment in experiments.items()}
-        rows = [name for row in rows for name in names_in_precisions(row, precisions)]
-    spaces = {}
-    notes = {}
-    left_out: dict[str, None] = {}  # a line for each dataset, though tables share datasets
-    for name, experiment in experiments.items():
-        selected = select_space(experiment, args, rows)
-        spaces[name], notes[name] = selected.space, selected.notes
+    rows = [name for row in args.methods for name in names_in_precisions(row, precisions)]
+    experiments, spaces, notes = {}, {}, {}
+    without_rows = []
+    left_out: dict[str, None] = {}  # a line for each reason, though tables share datasets
+    for experiment in (*named, *others):
+        if args.methods and not any(row.name in args.methods for row in experiment.rows):
+            without_rows.append(experiment.name)
+            continue
+        in_precisions = experiment.in_precisions(precisions)
+        try:
+            selected = select_space(in_precisions, args, rows)
+        except InputError as error:
+            if experiment in named:
+                raise
+            left_out[str(error)] = None
+            continue
+        experiments[experiment.name] = in_precisions
+        spaces[experiment.name], notes[experiment.name] = selected.space, selected.notes
         left_out.update(dict.fromkeys(selected.missing.values()))
+    if without_rows:
+        left_out[f"no row {' or '.join(args.methods)} in {', '.join(without_rows)}"] = None
     for reason in left_out:
         note(f"left out: {reason}")
     return Selection(experiments=experiments, spaces=spaces, notes=notes, checkpoints=checkpoints_of(args))
@@ -75,69 +87,17 @@ def folder_name_of(name: str | None, model: str) -> str:
     return name
 
 
-def requested_experiments(args: argparse.Namespace) -> list[Experiment]:
-    """Return the requested tables, each once; `all` leaves out those without a requested row, or that cannot run."""
-    requested = list(dict.fromkeys(args.table))
-    experiments = [find(name) for name in requested if name != ALL]
-    if ALL not in requested:
-        return experiments
-    others = [find(name) for name in shipped() if name not in requested]
-    require_known_rows(args.methods, [*experiments, *others])
-    without_rows = []
-    problems: dict[str, None] = {}  # a line for each, though tables share datasets
-    for experiment in others:
-        if not has_row(experiment, args.methods):
-            without_rows.append(experiment.name)
-            continue
-        try:
-            select_space(experiment, args, args.methods)
-        except InputError as error:
-            problems[str(error)] = None
-        else:
-            experiments.append(experiment)
-    for problem in problems:
-        note(f"left out: {problem}")
-    if without_rows:
-        note(f"left out, because they have no row {' or '.join(args.methods)}: {', '.join(without_rows)}")
-    return experiments
-
-
 # --- precisions and rows ------------------------------------------------------------------------------
 
 
 def requested_precisions(args: argparse.Namespace) -> list[Precision]:
     """Return the precisions of every row; empty: each row has that of its table."""
     if args.precision:
-        return possible_precisions(args)
+        return list(dict.fromkeys(args.precision))
     is_set = any("precision" in assignment.partition("=")[0] for assignment in overrides(args))
     if is_papers_model(args.model) and not is_set:
         return list(PAPERS_PRECISIONS)
     return []
-
-
-def possible_precisions(args: argparse.Namespace) -> list[Precision]:
-    """Return the requested precisions without those that this machine lacks; a cluster's machines may differ."""
-    from fpp_sweep.core import compute  # start-up time
-
-    possible = []
-    problems = []
-    for name in dict.fromkeys(args.precision):
-        try:
-            if not args.address:
-                compute.require_precision_support(adaptation_precision(name), compute.choose_device("auto"))
-            possible.append(name)
-        except InputError as error:
-            problems.append(error)
-    if not possible:
-        raise problems[0]
-    for problem in problems:
-        note(f"its rows are left out: {problem}")
-    return possible
-
-
-def has_row(experiment: Experiment, names: Sequence[str]) -> bool:
-    """Return True if the table has one of the rows, or no rows are named."""
-    return not names or any(row.name in names for row in experiment.rows)
 
 
 def require_known_rows(names: Sequence[str], experiments: Iterable[Experiment]) -> None:
@@ -148,15 +108,6 @@ def require_known_rows(names: Sequence[str], experiments: Iterable[Experiment]) 
     for name in names:
         if name not in rows:
             raise InputError(f"--methods {name}: {unknown('row', name, list(rows))}")
-
-
-def check_rows(names: Sequence[str], experiments: Collection[Experiment]) -> None:
-    """Raise InputError unless each name is a row of some table, and each table has one of the rows."""
-    require_known_rows(names, experiments)
-    for experiment in experiments:
-        if not has_row(experiment, names):
-            rows = ", ".join(row.name for row in experiment.rows)
-            raise InputError(f"--methods: table {experiment.name} has none of these rows; it has {rows}")
 
 
 # --- spaces -------------------------------------------------------------------------------------------

@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas  # type: ignore[import-untyped]
 
+from fpp_sweep.core.datasets import expand
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import measure, resampled_metrics
-from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.reproduce.cells import (
-    ResultCell,
-    datasets_of_printed_averages,
-    has_all_images,
-    mean_printed,
-    measured_cell,
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.reproduce.experiments import (
+    AVERAGE,
+    STAGES,
+    Experiment,
+    ExperimentColumn,
+    ExperimentRow,
+    PrintedNumber,
+    experiment_of,
+    find,
+    is_papers_model,
+    mean_of_printed,
 )
-from fpp_sweep.reproduce.experiment_files import experiment_of, find
-from fpp_sweep.reproduce.experiments import Experiment, ExperimentColumn, ExperimentRow
-from fpp_sweep.reproduce.printed import AVERAGE, is_papers_model
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import of_plain
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import read_own, write_json
+from fpp_sweep.spec.names import listed_names
+from fpp_sweep.spec.validation import as_mapping
 from fpp_sweep.statistics.bootstrap import SplitSamples, average_over
-from fpp_sweep.statistics.paired import Interval, metric_interval
+from fpp_sweep.statistics.paired import LEVEL, Interval, metric_interval, t_quantile
 
 EUROSAT = "eurosat"  # dominates the printed averages
 WITHOUT = f"{AVERAGE} without {EUROSAT}"
@@ -50,8 +57,135 @@ SETTINGS_SHOWN = (
 )
 
 
+Verdict = Literal["agrees", "differs", ""]
 NUMBERS = ("ours", "deviation_over_seeds", "low", "high", "difference")  # columns of table.csv
 COLUMNS = ("row", "column", "dataset", *NUMBERS[:4], "printed", "difference", "verdict", "model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultCell:
+    """A row's number in a column, on one dataset or on average."""
+
+    value: float | None = None
+    deviation: float | None = None  # over seeds; none: one seed
+    seeds: int = 0
+    interval: Interval | None = None  # 95 %, over images and seeds
+    printed: PrintedNumber | None = None
+    is_papers_model: bool = True
+    has_all_images: bool = True  # False if --limit left images of a test split out
+
+    @property
+    def difference(self) -> float | None:
+        if self.value is None or self.printed is None or not self.is_papers_model:
+            return None
+        return self.value - self.printed.value
+
+    @property
+    def verdict(self) -> Verdict:
+        """The result of a t test over seeds, with the rounding of the printed number as tolerance; empty: no test.
+
+        The printed number counts as one run of the same spread, our number as a mean over seeds. Images have no part
+        in the test, because both numbers are about the same images; a number of fewer images has no test.
+
+        >>> printed = PrintedNumber.of_text("65.37")
+        >>> ResultCell(value=64.8, deviation=0.1, seeds=3, printed=printed).verdict
+        'differs'
+        """
+        if self.difference is None or self.deviation is None or not self.has_all_images:
+            return ""
+        quantile = t_quantile(1 - LEVEL / 2, self.seeds - 1)
+        standard_error = self.deviation * math.sqrt(1 + 1 / self.seeds)
+        assert self.printed is not None
+        if abs(self.difference) <= quantile * standard_error + self.printed.rounding:
+            return "agrees"
+        return "differs"
+
+
+def values_by_seed(result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> dict[str, float]:
+    """Return a column's mean over datasets for each seed; empty if the record has no values by seed."""
+    values = {}
+    for seed, scores in result.by_seed.items():
+        mean = _mean_score(scores, column.metric, datasets)
+        if mean is not None:
+            values[seed] = mean
+    return values
+
+
+def _mean_score(scores: Mapping[str, Mapping[str, float]], metric: str, datasets: Sequence[str]) -> float | None:
+    """Return a metric's mean over datasets; None if one of them has no value."""
+    values = []
+    for name in datasets:
+        value = scores.get(name, {}).get(metric)
+        if value is None:
+            return None
+        values.append(value)
+    return statistics.fmean(values)
+
+
+def measured_cell(result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> ResultCell:
+    """Return a column's value over some datasets, with its standard deviation over seeds."""
+    if column.metric in STAGES:
+        return ResultCell(value=_mean_seconds(result, column, datasets))
+    if column.of == "deviation":
+        return ResultCell(value=_mean_deviation(result, column, datasets))
+    value = _mean_score(result.datasets, column.metric, datasets)
+    if value is None:
+        return ResultCell()
+    by_seed = list(values_by_seed(result, column, datasets).values())
+    deviation = None
+    if len(by_seed) > 1:
+        deviation = statistics.stdev(by_seed)
+    return ResultCell(value=value, deviation=deviation, seeds=len(by_seed))
+
+
+def _mean_seconds(result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> float | None:
+    stage = column.metric.partition(".")[2]
+    total = 0.0
+    for name in datasets:
+        seconds = result.costs.get(name, {}).get(stage)
+        if seconds is None:
+            return None
+        total += seconds
+    return total / len(datasets)
+
+
+def _mean_deviation(result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> float | None:
+    """Return the standard deviation over seeds on each dataset, averaged over datasets."""
+    deviations = []
+    for name in datasets:
+        by_seed = values_by_seed(result, column, [name])
+        if len(by_seed) < 2:
+            return None
+        deviations.append(statistics.stdev(by_seed.values()))
+    return statistics.fmean(deviations)
+
+
+# --- what the printed numbers are of ------------------------------------------------------------------
+
+
+def datasets_of_printed_averages(experiment: Experiment) -> set[str]:
+    """Return the datasets that an experiment's printed averages are of; empty if its file does not name them."""
+    if experiment.average:
+        return set(experiment.average)
+    work = as_mapping(experiment.document.value.get("work") or {})
+    try:
+        return set(expand(listed_names(work.get("datasets") or [])))
+    except InputError:  # a user's own datasets, for which nothing is printed
+        return set()
+
+
+def mean_printed(row: ExperimentRow, column: ExperimentColumn, datasets: Sequence[str]) -> PrintedNumber | None:
+    """Return the mean of a row's printed numbers on some datasets; None unless each of them is printed."""
+    printed = []
+    for name in datasets:
+        number = row.printed.get(column.name, {}).get(name)
+        if number is None:
+            return None
+        printed.append(number)
+    return mean_of_printed(printed)
+
+
+# --- tables --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -219,7 +353,6 @@ def _cells_of(
     cells = {}
     for scope, datasets in scopes.items():
         prints_own_mean = _prints_own_mean(experiment, scope, datasets, is_same_model)
-        is_whole = has_all_images(datasets, limit)
         for row in experiment.rows:
             for column in experiment.columns:
                 cell = ResultCell()
@@ -233,7 +366,7 @@ def _cells_of(
                 if cell.value is None and printed is None:
                     continue
                 cells[row.name, column.name, scope] = replace(
-                    cell, printed=printed, is_papers_model=is_same_model, has_all_images=is_whole
+                    cell, printed=printed, is_papers_model=is_same_model, has_all_images=limit is None
                 )
     return cells
 
@@ -289,6 +422,4 @@ def load_table(folder: SweepFolder) -> ResultTable:
         return table_of(find(folder.path.name), folder, {})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{file}: not readable ({error})") from error
-    if precisions:
-        experiment = experiment.in_precisions(precisions)
-    return table_of(experiment, folder, checkpoints, run_notes)
+    return table_of(experiment.in_precisions(precisions), folder, checkpoints, run_notes)

@@ -6,7 +6,7 @@ from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.front import Front
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.report.answer_section import answer_sections, settings_table
-from fpp_sweep.report.document import Block, Document, Section, document_to_text
+from fpp_sweep.report.document import Block, Section, blocks_to_text
 from fpp_sweep.report.front_table import front_table
 from fpp_sweep.spec.messages import plural
 
@@ -20,7 +20,7 @@ def final_table(info: SweepInfo, statistics: SweepStatistics, width: int) -> str
     if not statistics.answer.finalists and len(settings.columns) > 1:
         blocks.append(settings)
     sections.append(Section("", blocks))
-    return document_to_text(Document("", sections), width).removeprefix("\n")
+    return blocks_to_text(sections, width).removeprefix("\n")
 
 
 def _title(info: SweepInfo, front: Front) -> str:

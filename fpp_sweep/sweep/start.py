@@ -10,8 +10,7 @@ from datetime import datetime
 
 from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.records import SweepInfo
-from fpp_sweep.report.document import Document, Text
-from fpp_sweep.report.html import write_document
+from fpp_sweep.report.html import write_page
 from fpp_sweep.search.question import asked_space, drop_outdated_results
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
@@ -76,8 +75,7 @@ def begin(start: Start) -> None:
         f"Started at {datetime.now():%H:%M}. No report is written yet; this page loads itself again until one is. "
         f"If the sweep was killed, this command writes one: fpp-sweep show {folder.path.name} --page"
     )
-    document = Document(title=folder.path.name, sections=(), introduction=(Text(text),))
-    write_document(page, document, reload_seconds=FIRST_RELOAD_SECONDS)
+    write_page(page, "waiting.html.j2", title=folder.path.name, text=text, reload_seconds=FIRST_RELOAD_SECONDS)
 
 
 @contextmanager

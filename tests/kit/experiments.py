@@ -8,7 +8,7 @@ from pyarrow import parquet
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult
-from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
+from fpp_sweep.reproduce.experiments import PAPERS_MODEL, PAPERS_TAG
 from fpp_sweep.reproduce.tables import table_of
 from fpp_sweep.spec import keys
 from fpp_sweep.statistics.block_stats import metric_value

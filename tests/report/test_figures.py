@@ -1,16 +1,18 @@
 """The figure of a front, drawn by matplotlib and by plotly from the same data."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fpp_sweep.records.answer import statistics_of_samples
 from fpp_sweep.records.front import front_of
-from fpp_sweep.report.figures import StaticFigure, axis_titles, draw_front, front_figures
+from fpp_sweep.report.figures import StaticFigure, axis_titles, draw_front, front_figures, write_front_picture
 from fpp_sweep.report.plots import front_plots
 from tests.kit.names import TPT, ZERO_SHOT
-from tests.kit.records import ACCURACY, ECE, all_baselines, sweep_info, trial
+from tests.kit.records import ACCURACY, ECE, NLL, all_baselines, sweep_info, trial
 
 
 def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampled_fronts(far):
@@ -19,15 +21,15 @@ def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampl
     by_label = {points.label: points for points in figure.points}
     assert list(by_label) == ["trials", "front", ZERO_SHOT, TPT, "more than 5 points below zero_shot"]
     interval = statistics.interval(statistics.front.members[0], "val", "accuracy")
-    (error,) = by_label["front"].x_errors
+    error = by_label["front"].x_errors[:, 0]
     assert error == pytest.approx((interval.value - interval.low, interval.high - interval.value))
-    (region,) = figure.regions
+    region = figure.region
     assert len(region.xs) == len(region.best) == len(region.worst)
     reached = [(best, worst) for best, worst in zip(region.best, region.worst, strict=True) if best is not None]
     assert len(reached) > len(region.xs) / 2
     assert np.isfinite(reached).all()
     assert all(best <= worst for best, worst in reached)  # the vertical axis is ECE: a lower value is better
-    assert len(figure.staircases) == 1
+    assert figure.staircase is not None
 
 
 @pytest.mark.parametrize(
@@ -56,13 +58,14 @@ def test_matplotlib_and_plotly_draw_the_same_points(far):
         if trace.get("mode") == "markers":
             assert drawn[trace["name"]] == [list(point) for point in zip(trace["x"], trace["y"], strict=True)]
     assert any("error_x" in trace for trace in plot.traces)
-    assert len(axes.containers) == 2  # an interval along each axis of the only member
+    (intervals,) = axes.containers
+    assert (intervals.has_xerr, intervals.has_yerr) == (True, True)
 
 
 def test_equal_figures_have_equal_bytes_and_svg_follows_the_readers_theme(far):
     information, statistics = far
     panel = front_figures(information, statistics)[0]
-    figure = StaticFigure(kind="a", caption="<b>", data=(), draw=lambda canvas: draw_front(canvas.subplots(), panel))
+    figure = StaticFigure(caption="<b>", data=(), draw=lambda canvas: draw_front(canvas.subplots(), panel))
     for kind in ("png", "pdf", "svg"):
         assert figure.to_bytes(kind) == figure.to_bytes(kind)
     svg = figure.to_svg()
@@ -100,3 +103,20 @@ def test_trials_that_are_all_below_the_floor_are_shown():
     statistics = statistics_of_samples(information, front, {})
     (figure,) = front_figures(information, statistics)
     assert figure.frame is None
+
+
+@pytest.mark.parametrize(("objectives", "panels"), [((ACCURACY,), 1), ((ACCURACY, ECE), 1), ((ACCURACY, ECE, NLL), 3)])
+def test_the_picture_has_a_panel_for_each_pair_of_objectives(tmp_path, objectives, panels):
+    info = sweep_info(objectives, name="n" * 100)
+    records = [*all_baselines(objectives), *(trial(number, objectives=objectives) for number in range(3))]
+    statistics = statistics_of_samples(info, front_of(info, records), {})
+    write_front_picture(tmp_path / "front.png", info, statistics)
+    with Image.open(tmp_path / "front.png") as image:
+        assert image.size == (960 * panels, 720)  # 6.4 x 4.8 inches with 150 dots each
+
+
+def test_a_letter_that_the_font_lacks_gives_no_warning():
+    figure = StaticFigure(caption="", data=(), draw=lambda canvas: canvas.subplots().set_title("🙂"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure.to_bytes("png")

@@ -7,8 +7,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import measure
 from fpp_sweep.reproduce.claims import judge_claims, pairs_of
-from fpp_sweep.reproduce.experiment_files import find
-from fpp_sweep.reproduce.experiments import Claim
+from fpp_sweep.reproduce.experiments import Claim, find
 from fpp_sweep.statistics.paired import corrected_differences
 from tests.kit.experiments import result_from_stats, two_seed_result, write_experiment
 from tests.kit.measured import World
@@ -57,13 +56,6 @@ SIDES = {"zero_shot": (0.6, 0.1), "tpt": (0.7, 0.1), "ctpt": (0.602, 0.1)}
 )
 def test_a_claim_has_a_verdict(tmp_path, claim, verdict):
     assert verdicts(table_with(tmp_path, [claim], SIDES)) == [verdict]
-
-
-def test_the_verdict_of_a_claim_about_several_rows_counts_the_rows_for_which_it_holds(tmp_path):
-    claims = [better("tpt", "zero_shot", "ctpt"), better("ctpt", "zero_shot", "otpt")]
-    sides = {"zero_shot": (0.6, 0.1), "tpt": (0.65, 0.1), "ctpt": (0.65, 0.1), "otpt": (0.7, 0.1)}
-    table = table_with(tmp_path, claims, sides)
-    assert verdicts(table) == ["undecided; holds in 1 of 2", "does not hold; holds in 1 of 2"]
 
 
 def test_claims_are_judged_like_an_answer_by_one_family_of_tests(tmp_path):
@@ -131,18 +123,3 @@ def test_a_metric_without_block_statistics_is_compared_by_seed(tmp_path):
 def test_a_claim_is_not_tested_on_too_few_images(tmp_path):
     table = table_with(tmp_path, [better("tpt", "zero_shot")], SIDES, images=20)
     assert verdicts(table) == ["not tested"]
-
-
-def test_shipped_claims_name_all_rows_that_they_compare():
-    """A sentence about the best or worst row compares the row with every other row that has printed numbers."""
-    isolated = find("isolated_effect")
-    worst = next(claim for claim in isolated.claims if "worst" in claim.says)
-    assert (worst.row, worst.kind) == ("ent_ent", "worse")
-    assert set(worst.than) == {row.name for row in isolated.rows} - {"ent_ent"}
-    shifts = next(claim for claim in find("natural_shifts").claims if "C-TPT and O-TPT" in claim.says)
-    assert set(shifts.than) == {"ctpt", "otpt"}
-    substitutes = [claim for claim in find("class_names").claims if "still beat" in claim.says]
-    assert {(claim.row, claim.column) for claim in substitutes} == {
-        (row, column) for row in ("imagenet", "gaussian") for column in ("accuracy", "ece")
-    }
-    assert all(set(claim.than) == {"tpt", "ctpt", "otpt"} for claim in substitutes)

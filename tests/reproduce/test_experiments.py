@@ -4,10 +4,8 @@ import math
 
 import pytest
 
-from fpp_sweep.reproduce.cells import mean_printed
-from fpp_sweep.reproduce.experiment_files import SHIPPED, find, shipped
-from fpp_sweep.reproduce.experiments import ExperimentRow
-from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber, mean_of_printed
+from fpp_sweep.reproduce.experiments import AVERAGE, find, shipped
+from fpp_sweep.reproduce.tables import mean_printed
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
 
@@ -32,10 +30,6 @@ work: {datasets: [tiny]}
 def write_file(tmp_path, text, name="own.yaml"):
     (tmp_path / name).write_text(text)
     return str(tmp_path / name)
-
-
-def test_every_shipped_experiment_has_a_file_and_there_is_no_other():
-    assert sorted(shipped()) == sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -92,33 +86,6 @@ def test_printed_numbers_keep_their_last_digit(table, row, column, dataset, text
     number = find(table).row(row).printed[column][dataset]
     assert number.text == text
     assert number.rounding == pytest.approx(0.5 * 10.0 ** -len(text.partition(".")[2]))
-
-
-def test_the_rounding_of_a_mean_is_the_mean_rounding():
-    mean = mean_of_printed([PrintedNumber.of_text("4.0"), PrintedNumber.of_text("5.10")])
-    assert (mean.text, mean.value, mean.rounding) == ("4.55", 4.55, pytest.approx(0.0275))
-
-
-def test_lambda_is_125_on_all_datasets_of_the_natural_shifts():
-    experiment = find("natural_shifts")
-    space = experiment.space(overrides=[], checkpoints={}, rows=["fpp"])
-    (point,) = space.grid_points()
-    fpp = space.resolve(point).fpp
-    assert fpp.lambda_shifts == 1.25
-    assert fpp.flatness_weight(1000) == 1.25  # for ImageNet's 1000 classes, the rule of other datasets would give 1.015
-
-
-def test_each_perturbation_is_varied_alone():
-    for name, varied, kept in (("class", "class_var", "context_var"), ("context", "context_var", "class_var")):
-        space = find(f"variance_{name}").space(overrides=[], checkpoints={})
-        configs = [space.resolve(point).fpp for point in space.grid_points() if point["prompt"] == "fpp"]
-        assert len({getattr(fpp, varied) for fpp in configs}) == 5
-        assert len({getattr(fpp, kept) for fpp in configs}) == 1
-
-
-def test_rows_are_evaluated_without_a_final_stage():
-    search = find("main").space(overrides=[], checkpoints={}).search
-    assert search.evaluate_only
 
 
 def test_settings_are_the_models_preset_except_for_those_of_a_row(tmp_path):
@@ -201,25 +168,11 @@ def test_unknown_tables_and_tables_that_need_photographs_are_refused():
 
 
 def test_rows_in_two_precisions_are_adjacent_and_separate_trials():
-    both = find("dynaprompt").in_precisions(["fp16", "float32"])
-    computed_rows = [row for row in find("dynaprompt").rows if row.set]
-    names, printed = [], []
-    for row in computed_rows:
-        names += [row.name, f"{row.name}_float32"]
-        printed += [row.printed, row.printed]
-    rows_in_both = [row for row in both.rows if row.set]
-    assert [row.name for row in rows_in_both] == names
-    title = computed_rows[0].title
-    assert [row.title for row in rows_in_both][:2] == [f"{title}, fp16", f"{title}, float32"]
-    assert [row.printed for row in rows_in_both] == printed
-    n_printed_only = len(find("dynaprompt").rows) - len(computed_rows)
-    assert len(both.rows) - len(names) == n_printed_only
+    one = find("dynaprompt")
+    both = one.in_precisions(["fp16", "float32"])
+    first, second = [row for row in both.rows if row.set][:2]
+    assert (second.name, second.printed) == (f"{first.name}_float32", first.printed)
+    assert (first.title.endswith(", fp16"), second.title.endswith(", float32")) == (True, True)
     points = both.space(overrides=["work.datasets=[tiny]"], checkpoints={}).grid_points()
     assert [point["precision"] for point in points] == ["fp16", "float32"] * (len(points) // 2)
-    assert both.claims == find("dynaprompt").claims
-
-
-def test_a_row_that_is_only_printed_needs_no_checkpoint_and_cannot_run():
-    row = ExperimentRow(name="printed", printed={"accuracy": {"dtd": "44.3"}})
-    assert row.checkpoints == []
-    assert not row.can_run(CHECKPOINTS)
+    assert both.claims == one.claims

@@ -3,15 +3,14 @@
 import csv
 import io
 import math
+from dataclasses import replace
 
 import pytest
-from pandas import DataFrame  # type: ignore[import-untyped]
 from PIL import Image
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce.experiment_files import find, load
-from fpp_sweep.reproduce.experiments import ExperimentFigure
-from fpp_sweep.reproduce.figures import correlations, figure_of, figures_of_page, write_figure
+from fpp_sweep.reproduce.experiments import ExperimentFigure, find, load
+from fpp_sweep.reproduce.figures import figure_of, write_figure
 from tests.kit.experiments import two_seed_result, write_experiment, write_predictions
 from tests.kit.long_forms import short_and_long
 
@@ -23,6 +22,7 @@ DTD = {
     "confidence": [0.6, 0.9, 0.6, 0.9, 0.3, 0.8],
     "correct": [1, 1, 1, 0, 0, 1],
 }
+RELIABILITY = ExperimentFigure(kind="reliability")
 PETS = {"sharpness": [3.0, 1.0, 2.0], "confidence": [1.0, 1.0, 1.0], "correct": [0, 1, 1]}
 
 
@@ -62,7 +62,7 @@ def test_every_figure_embeds_its_fonts_and_is_reproducible(tmp_path, name):
     assert b"/FontFile2" in document
     assert b"/Type3" not in document
     assert figure_lines(folder)
-    again = figure_of(folder, table, experiment.figure)
+    again = figure_of(folder, table)
     assert again.to_bytes("pdf") == document
     assert again.to_svg() == again.to_svg()
     assert again.to_svg().startswith('<svg role="img" aria-label="')
@@ -85,7 +85,7 @@ def test_groups_are_thirds_of_each_dataset_by_sharpness_then_averaged(tmp_path):
 
 def test_reliability_pools_the_seeds_of_each_dataset(tmp_path):
     folder, table = write_experiment_with_samples(tmp_path, "main")
-    figure = figure_of(folder, table, ExperimentFigure(kind="reliability"))
+    figure = figure_of(folder, replace(table, experiment=replace(table.experiment, figure=RELIABILITY)))
     lines = figure.data.to_dict("records")
     assert {(line["row"], line["dataset"]) for line in lines} == {
         ("tpt", "dtd"),
@@ -107,19 +107,6 @@ def test_reliability_pools_the_seeds_of_each_dataset(tmp_path):
     assert (dtd[0.9]["samples"], dtd[0.9]["accuracy"]) == (4, 0.5)
 
 
-@pytest.mark.nightly
-@pytest.mark.slow  # draws a large figure twice
-def test_reliability_shows_the_papers_datasets_that_the_sweep_has(tmp_path):
-    folder, table = write_experiment_with_samples(tmp_path, "reliability")
-    write_figure(folder, table)
-    assert {line["dataset"] for line in figure_lines(folder)} == {
-        "dtd"
-    }  # the paper's figure has dtd, eurosat and sun397
-    picture = figure_of(folder, table, table.experiment.figure).to_svg()
-    assert "TPT, dtd" in picture
-    assert "accuracy 66.67 %, ECE 3" in picture
-
-
 def test_a_scatter_has_a_point_for_each_row_and_dataset_and_their_mean(tmp_path):
     folder, table = write_experiment_with_samples(tmp_path, "flatness_ece")
     write_figure(folder, table)
@@ -130,18 +117,10 @@ def test_a_scatter_has_a_point_for_each_row_and_dataset_and_their_mean(tmp_path)
         **{("tpt", column): (1.5, 8.5) for column in (*SETS, "mean")},
         **{("fpp", column): (2.5, 7.5) for column in (*SETS, "mean")},
     }
-    scatter = next(figures_of_page(folder, table))
+    scatter = figure_of(folder, table)
     assert "Over all 4 points, ECE: Pearson r -1.00, Spearman rho -1.00." in scatter.caption
     for title in ("TPT", "FPP"):  # the legend
         assert scatter.to_svg().count(f">{title}<") == 1
-
-
-def test_ties_share_their_rank_and_a_constant_has_no_correlation():
-    points = DataFrame({"x": [1, 1, 2, 3], "y": [1, 2, 3, 9]})
-    assert correlations(points, "x", "y").endswith(
-        "rho 0.95"
-    )  # ranks 0.5, 0.5, 2, 3 and 0, 1, 2, 3: 4.5 / sqrt(4.5 * 5)
-    assert correlations(DataFrame({"x": [1, 1], "y": [1, 2]}), "x", "y") == "no correlation, as one of them is constant"
 
 
 def test_lines_have_the_deviation_over_seeds_and_rules_are_horizontal_lines(tmp_path):
@@ -151,24 +130,16 @@ def test_lines_have_the_deviation_over_seeds_and_rules_are_horizontal_lines(tmp_
     ece = points["lambda_2", "ece"]
     assert (ece["fpp.gamma1"], ece["fpp.gamma2"], float(ece["value"])) == ("2", "0", 7.5)
     assert float(ece["deviation"]) == pytest.approx(0.5**0.5, abs=1e-5)
-    picture = figure_of(folder, table, table.experiment.figure).to_svg()
+    picture = figure_of(folder, table).to_svg()
     assert "fpp.gamma2 = 0" in picture
     assert "1 + 15 / K" in picture
     assert "fpp.gamma2 = 15" not in picture
-
-
-def test_the_page_adds_figures_of_samples_to_the_experiments_figure(tmp_path):
-    folder, table = write_experiment_with_samples(tmp_path / "scatter", "flatness_ece")
-    assert [figure.kind for figure in figures_of_page(folder, table)] == ["scatter", "reliability", "groups"]
-    folder, table = write_experiment_with_samples(tmp_path / "main", "main")
-    assert [figure.kind for figure in figures_of_page(folder, table)] == ["reliability"]
 
 
 @pytest.mark.parametrize("name", ["flatness_ece", "sharpness_groups", "reliability", "lambda"])
 def test_without_numbers_and_samples_there_is_no_figure(tmp_path, name):
     table = write_experiment(tmp_path, find(name), SETS, {})
     write_figure(SweepFolder(tmp_path), table)
-    assert list(figures_of_page(SweepFolder(tmp_path), table)) == []
     assert not (tmp_path / "report").exists()
 
 
@@ -182,7 +153,7 @@ def test_texts_of_figures_are_escaped_and_drawn_literally(tmp_path):
     table = write_experiment(
         tmp_path / "mine", experiment, SETS, {"a": two_seed_result(SETS, lambda name, seed: {"ece": 1.0})}
     )
-    drawing = figure_of(SweepFolder(tmp_path / "mine"), table, experiment.figure)
+    drawing = figure_of(SweepFolder(tmp_path / "mine"), table)
     assert "&lt;/svg&gt;&lt;script&gt;$x^2$ 🙂" in drawing.to_svg()
     Image.open(io.BytesIO(drawing.to_bytes("png"))).verify()
 

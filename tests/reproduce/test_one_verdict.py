@@ -11,8 +11,7 @@ from fpp_sweep.report.answer_section import difference_table
 from fpp_sweep.report.comparison import compare
 from fpp_sweep.report.comparison_files import trial_entries
 from fpp_sweep.reproduce.claims import judge_claims
-from fpp_sweep.reproduce.experiment_files import find
-from fpp_sweep.reproduce.experiments import Claim
+from fpp_sweep.reproduce.experiments import Claim, find
 from tests.kit.experiments import result_from_stats, write_experiment
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT

@@ -3,21 +3,16 @@
 import json
 import re
 import shutil
-from types import SimpleNamespace
 
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce import running
-from fpp_sweep.reproduce.experiment_files import find, load
-from fpp_sweep.reproduce.page import write_page
-from fpp_sweep.reproduce.selection import Selection
+from fpp_sweep.reproduce.experiments import find, load
+from fpp_sweep.reproduce.output import write_reproduction
 from fpp_sweep.reproduce.tables import save_experiment
 from fpp_sweep.show import main
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.sweep.api import Options
-from tests.kit.experiments import result_from_stats, two_seed_result, write_experiment, write_predictions
-from tests.kit.measured import World
+from tests.kit.experiments import two_seed_result, write_experiment, write_predictions
 from tests.kit.records import HOSTILE, sweep_info, trial, write_sweep
 from tests.reproduce.test_figures import DTD, PETS
 
@@ -57,7 +52,7 @@ def reproduction(path, *, model="ViT-B-16/openai", title=""):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    return write_page(reproduction(tmp_path_factory.mktemp("papers"))).read_text()
+    return write_reproduction(reproduction(tmp_path_factory.mktemp("papers"))).read_text()
 
 
 def cells(page, title):
@@ -77,22 +72,14 @@ def test_a_cell_has_our_number_its_deviation_the_printed_number_and_a_mark_if_th
     assert len(accuracy) == len(SETS) + 2  # two averages, with and without EuroSAT
 
 
-def test_a_cell_has_its_interval_over_images_and_seeds(tmp_path):
-    stats = {"tpt": World(400, datasets=SETS[:1]).block_stats(0.6, 0.1, seeds=(0, 1))}
-    folder = tmp_path / "main"
-    write_experiment(folder, find("main"), SETS[:1], {"tpt": result_from_stats(stats["tpt"], sce=1.0)}, stats=stats)
-    save_experiment(folder, find("main"), {}, [])
-    assert re.search(r"<small>\[\d+\.\d, \d+\.\d\]</small>", write_page(tmp_path).read_text())
-
-
-def test_the_page_has_the_settings_the_failures_and_the_verdicts(page):
+def test_the_page_has_claims_settings_failures_and_commands(page):
     for text in (
         "PARTIAL: without food101, which are not there",
         "otpt has no numbers: FloatingPointError: not finite",
         "model ViT-B-16/openai, datasets dtd, eurosat, pets, seeds 0, 1",
         "FPP is the most accurate on average",
         "a t test over seeds",
-        "fpp.gamma2",
+        "fpp.gamma2=15.0",
         "fpp-sweep show FOLDER --page",
         "mine: Mine",
     ):
@@ -100,19 +87,12 @@ def test_the_page_has_the_settings_the_failures_and_the_verdicts(page):
     assert page.index('id="main"') < page.index('id="costs"') < page.index('id="mine"')  # the order of --list
 
 
-def test_settings_and_versions_are_columns_of_text(page):
-    text_cell = '<td class="text[^"]*">'
-    (row,) = re.findall(r'scope="row">fpp\.gamma2</th>(.*)</tr>', page)
-    assert re.fullmatch(rf"({text_cell}[^<]*</td>)+", row)
-    assert re.search(rf'scope="row">torch</th>{text_cell}2\.15\.0</td>{text_cell}all</td>', page)
-
-
 def test_numbers_of_another_model_are_shown_and_not_compared(tmp_path):
-    page = write_page(reproduction(tmp_path, model="tiny")).read_text()
+    page = write_reproduction(reproduction(tmp_path, model="tiny")).read_text()
     accuracy, *_ = cells(page, "TPT")
     assert accuracy[0][-3:] == ["other", "model)", "46.7"]
     assert not re.search('td class="(first )?(good|bad)"', page)
-    assert "The paper's model is ViT-B-16/openai".replace("'", "&#39;") in page
+    assert "The paper's model is ViT-B-16/openai" in page
 
 
 def test_the_page_is_one_small_file_that_loads_no_other(page):
@@ -120,11 +100,10 @@ def test_the_page_is_one_small_file_that_loads_no_other(page):
     assert not re.search(r"src\s*=|href=\"(?!#)|url\((?!#)|@import|unsafe-eval", outside)
     assert len(page) < 1_000_000
     assert "Plotly" not in page
-    assert "<svg" in page
 
 
 def test_hostile_texts_are_escaped(tmp_path):
-    page = write_page(reproduction(tmp_path, title=HOSTILE)).read_text()
+    page = write_reproduction(reproduction(tmp_path, title=HOSTILE)).read_text()
     assert "&lt;/script&gt;&lt;script&gt;" in page
     assert "<img" not in page
     assert "</script><script>document" not in page
@@ -159,7 +138,7 @@ def test_another_folder_is_refused_in_one_line(tmp_path, file, text, complaint):
 def test_a_users_table_is_on_the_page_after_it_has_finished(tmp_path):
     (reproduction(tmp_path) / "mine" / "experiment.json").unlink()
     (tmp_path / "costs" / "experiment.json").unlink(missing_ok=True)
-    page = write_page(tmp_path).read_text()
+    page = write_reproduction(tmp_path).read_text()
     assert 'id="mine"' not in page
     assert 'id="costs"' in page
 
@@ -167,7 +146,7 @@ def test_a_users_table_is_on_the_page_after_it_has_finished(tmp_path):
 def test_a_record_that_cannot_be_read_is_named(tmp_path):
     (reproduction(tmp_path) / "mine" / "experiment.json").write_text("[")
     with pytest.raises(InputError, match=r"mine/experiment.json: not readable"):
-        write_page(tmp_path)
+        write_reproduction(tmp_path)
 
 
 @pytest.mark.nightly
@@ -176,7 +155,7 @@ def test_a_record_that_cannot_be_read_is_named(tmp_path):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_tables_can_be_sorted_fit_a_phone_and_print_in_black(tmp_path, scheme):
     playwright = pytest.importorskip("playwright.sync_api")
-    file = write_page(reproduction(tmp_path, title=HOSTILE))
+    file = write_reproduction(reproduction(tmp_path, title=HOSTILE))
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         window = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
@@ -210,22 +189,3 @@ def test_tables_can_be_sorted_fit_a_phone_and_print_in_black(tmp_path, scheme):
         assert window.title() == f"Reproduction {tmp_path.name}"
         assert (errors, requests) == ([], [file.as_uri()])
         browser.close()
-
-
-def test_tables_that_did_not_reach_mlflow_are_an_error_and_the_page_is_still_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(running, "write_page", lambda folder, tables: tmp_path / "page.html")
-    monkeypatch.setattr(running, "deliver_all", lambda sweeps, pages, uri: "no answer in time")
-    running.write_and_deliver(SimpleNamespace(folder=tmp_path, sweep=lambda name: None), {"main": None}, None)
-    out, err = capsys.readouterr()
-    assert err == "MLflow lacks the tables: no answer in time\n"
-    assert out.endswith(f"page: {(tmp_path / 'page.html').resolve().as_uri()}\n")
-
-
-@pytest.mark.parametrize(
-    ("failed", "succeeded"), [((), True), ((False, False), True), ((False, True), False), ((True, True), False)]
-)
-def test_a_reproduction_fails_if_a_row_of_one_table_failed(tmp_path, monkeypatch, failed, succeeded):
-    tables = {str(number): SimpleNamespace(failed=has_failed) for number, has_failed in enumerate(failed)}
-    monkeypatch.setattr(running, "reproduce", lambda *_: tables)
-    monkeypatch.setattr(running, "write_and_deliver", lambda *_: None)
-    assert running.run_selection(Selection(), tmp_path / "main", Options()) is succeeded
