@@ -207,8 +207,8 @@ def _error_bars(info: SweepInfo, statistics: SweepStatistics, records: Sequence[
     for index, record in enumerate(records):
         interval = statistics.interval(record, info.search_split, metric)
         if not isinstance(interval, str):
-            bars[:, index] = interval.value - interval.low, interval.high - interval.value
-    return np.maximum(bars, 0.0)
+            bars[:, index] = max(0.0, interval.value - interval.low), max(0.0, interval.high - interval.value)
+    return bars
 
 
 def frame_of(points_of_kinds: Sequence[Points]) -> Frame | None:

@@ -16,7 +16,6 @@ from fpp_sweep.records.texts import format_time
 from fpp_sweep.report.document import Section, Text, blocks_to_latex, blocks_to_markdown, blocks_to_text, paragraphs
 from fpp_sweep.report.html import write_page
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, cells_of, columns_of
-from fpp_sweep.report.text import DEFAULT_WIDTH
 from fpp_sweep.reproduce.claims import DOES_NOT_HOLD, HOLDS, judge_claims
 from fpp_sweep.reproduce.experiments import (
     PAPERS_MODEL,
@@ -94,8 +93,8 @@ def order_sentences(table: ResultTable) -> list[str]:
     return list(sentences)
 
 
-def as_text(table: ResultTable, width: int = DEFAULT_WIDTH) -> str:
-    return blocks_to_text(table_sections(table), width)
+def as_text(table: ResultTable) -> str:
+    return blocks_to_text(table_sections(table))
 
 
 def column_sections(table: ResultTable) -> list[Section]:
