@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import os
@@ -10,12 +9,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from fpp_sweep.spec.control_groups import cpu_quotas
-
-MAX_ARENAS = 2  # limit for the arenas of glibc's allocator in a driver
-M_ARENA_MAX = -8  # the name of this limit in `mallopt`
 
 FINALIZER_SECONDS = 0.1  # after which a finalizer that was interrupted has ended
 
@@ -48,24 +44,6 @@ def cores() -> int:
 def readers(share: float = 1.0) -> int:
     """Return how many processes may read images beside one that computes, given its share of the machine's cores."""
     return max(1, int(cores() * share) - 1)
-
-
-def limit_arenas() -> None:
-    """Let the threads of this process share two of glibc's arenas; call this before threads start.
-
-    glibc would give each thread another arena, and the free parts of an arena serve no other thread. A variable
-    that the user has set stays as it is.
-    """
-    if "MALLOC_ARENA_MAX" in os.environ:
-        return
-    with suppress(OSError, AttributeError):  # other C libraries have no such function
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, MAX_ARENAS)
-
-
-def release_memory() -> None:
-    """Return freed memory to the system; glibc would keep tens of MB of a long sweep."""
-    with suppress(OSError, AttributeError):  # other C libraries have no such function
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 # ------------------------------------------------------------ signals

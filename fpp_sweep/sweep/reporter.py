@@ -14,7 +14,6 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import escaped, type_and_message
-from fpp_sweep.spec.process import release_memory
 from fpp_sweep.sweep.child_process import child_environment
 from fpp_sweep.tracking.delivery import DeliveryThread
 
@@ -93,7 +92,6 @@ class Reporter:
         statistics = write_report(self._folder, pages=False, statistics=self._statistics)
         if self._statistics is None:
             self._statistics = statistics.for_tables()
-            release_memory()
         return self._statistics
 
     def _try_to(self, write: Callable[[], SweepStatistics | None]) -> SweepStatistics | None:

@@ -11,7 +11,7 @@ from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.messages import note, stage
-from fpp_sweep.spec.process import let_sigterm_interrupt, limit_arenas, set_thread_defaults, terminable
+from fpp_sweep.spec.process import let_sigterm_interrupt, set_thread_defaults, terminable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.opening import open_sweep
@@ -76,7 +76,6 @@ def run_once(space: Space, options: Options, folder: SweepFolder, workers: Worke
 
 def set_environment(options: Options) -> None:
     set_thread_defaults()
-    limit_arenas()
     if options.verbose:
         os.environ["MLFLOW_LOGGING_LEVEL"] = "INFO"
 
