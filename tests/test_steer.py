@@ -180,6 +180,7 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_is_resumed(tmp_path
         driver.wait(LONG)
     count = len(list((sweep.path / "trials").glob("trial-*.json")))
     stopped = running_trials(sweep)[0]
+    ended = {record.name: record for record in sweep.trials() if record.state == "complete"}
     steer(sweep, "stop", stopped)
     steer(sweep, "add", "fpp.gamma1=5")
     steer(sweep, "set", f"search.trials={count + 2}")
@@ -190,6 +191,9 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_is_resumed(tmp_path
     assert not pending_commands(sweep)
     assert len(list((sweep.path / "trials").glob("trial-*.json"))) == count + 2
     assert sweep.trial(stopped).state == "stopped"
+    for name, record in ended.items():
+        now = sweep.trial(name)
+        assert (now.started, now.attempt, now.values) == (record.started, record.attempt, record.values)
     assert "steered     add fpp.gamma1=3: taken over" in done.stdout.splitlines()
     assert "params.fpp.gamma1.high: 10 -> 20" in " ".join(done.stdout.split())
     page = (sweep.report / "sweep.html").read_text()

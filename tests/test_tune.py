@@ -123,6 +123,7 @@ def assert_logs_are_complete(sweep, record):
     assert f"{title}, config {record.key}: begins" in log.read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # runs several drivers one after the other
 def test_killed_drivers_change_only_the_time():
     """Run `python -m benchmarks.resume` in its shortest form."""
@@ -133,14 +134,25 @@ def test_killed_drivers_change_only_the_time():
 
 
 @pytest.mark.slow  # runs two drivers
-def test_an_interrupted_sweep_can_be_resumed(tmp_path):
-    processes, err = interrupt(tmp_path, signal.SIGINT)
-    command = runnable(f"fpp-sweep tune --resume {only_sweep(tmp_path).path.name}")
+def test_a_sweep_with_killed_workers_and_an_interrupt_is_resumed_without_loss(tmp_path):
+    """The test kills two workers one after the other; it suspends them first, so that trials are left."""
+    space = SMALL_SPACE.replace("workers: 1", "workers: 2")
+    with killed_at_end(start_tune(tmp_path, "--trials", "1000", space=space)) as driver:
+        wait_for(lambda: complete_records(tmp_path))
+        for victim in wait_for(lambda: suspend_workers(driver.pid)):
+            left = workers_of(driver.pid)
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda left=left: workers_of(driver.pid) - left)
+        ended = len(complete_records(tmp_path))
+        wait_for(lambda: len(complete_records(tmp_path)) > ended)
+        processes, err = interrupt(tmp_path, driver, signal.SIGINT)
+    sweep = only_sweep(tmp_path)
+    assert sweep.info().work.workers_lost == 2
+    command = runnable(f"fpp-sweep tune --resume {sweep.path.name}")
     assert err.splitlines()[-2:] == ["interrupted; to continue:", f"    {command}"]
     wait_for(lambda: not any(line == command_line_of(pid) for pid, line in processes.items()))
     before = {path.name: path.read_text() for path in complete_records(tmp_path)}
-    sweep = only_sweep(tmp_path)
-    changed = tune(tmp_path, "--resume", "--set", "work.limit=3", code=2)  # it decides the numbers of trials
+    changed = tune(tmp_path, "--resume", "--set", "work.limit=3", space=space, code=2)  # it decides the numbers
     (line,) = changed.stderr.splitlines()
     assert re.search(r"work\.limit: \d+ -> 3", line)
     sweep.study_file.unlink()  # no driver reads it
@@ -160,22 +172,36 @@ def test_an_interrupted_sweep_can_be_resumed(tmp_path):
         assert (now["started"], now["attempt"], now["values"]) == (then["started"], then["attempt"], then["values"])
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
         assert store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall() == [("FINISHED", 1 + 1 + count)]
+    with_lost_workers = [sweep.trial(f"trial-{number:04d}") for number in range(6)]
+    assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache", with_lost_workers)
+
+
+def workers_of(driver):
+    return {pid for pid, line in descendants(driver).items() if "ray::WorkerActor" in line}
+
+
+def suspend_workers(driver):
+    """Suspend the workers; return them if both are there."""
+    pids = workers_of(driver)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    return sorted(pids) if len(pids) == 2 else None
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_sigterm_interrupts_a_sweep_like_ctrl_c(tmp_path):
-    interrupt(tmp_path, signal.SIGTERM)
+    with killed_at_end(start_tune(tmp_path, "--trials", "1000")) as driver:
+        wait_for(lambda: complete_records(tmp_path))
+        interrupt(tmp_path, driver, signal.SIGTERM)
 
 
-def interrupt(folder, kind):
-    """Send a driver a signal after its first trial; return its child processes and its standard error."""
-    with killed_at_end(start_tune(folder, "--trials", "1000")) as driver:
-        wait_for(lambda: complete_records(folder))
-        processes = descendants(driver.pid)
-        assert any("WorkerActor" in line for line in processes.values())
-        driver.send_signal(kind)
-        out, err = driver.communicate(timeout=LONG)
+def interrupt(folder, driver, kind):
+    """Send a driver a signal; return its child processes and its standard error."""
+    processes = descendants(driver.pid)
+    assert any("WorkerActor" in line for line in processes.values())
+    driver.send_signal(kind)
+    out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 130, out + err
     assert "Traceback" not in err
     sweep = only_sweep(folder)
@@ -211,35 +237,6 @@ def command_line_of(pid):
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return None
-
-
-@pytest.mark.slow
-def test_killed_workers_cost_time_and_no_result(tmp_path):
-    """The test kills two workers one after the other; it suspends them first, so that trials are left."""
-    space = SMALL_SPACE.replace("workers: 1", "workers: 2")
-    with killed_at_end(start_tune(tmp_path, "--trials", "8", space=space)) as driver:
-
-        def workers():
-            return {pid for pid, line in descendants(driver.pid).items() if "ray::WorkerActor" in line}
-
-        def suspend_workers(count):
-            pids = workers()
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-            return sorted(pids) if len(pids) == count else None
-
-        wait_for(lambda: complete_records(tmp_path))
-        victims = wait_for(lambda: suspend_workers(2))
-        for victim in victims:
-            pids = workers()
-            os.kill(victim, signal.SIGKILL)
-            wait_for(lambda pids=pids: workers() - pids)
-        out, err = driver.communicate(timeout=LONG)
-    assert driver.returncode == 0, out + err
-    sweep = only_sweep(tmp_path)
-    assert sweep.info().work.workers_lost == len(victims)  # both kills were losses
-    assert [record.state for record in sweep.trials()] == ["complete"] * 9
-    assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
 
 PLUGIN = """

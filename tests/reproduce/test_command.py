@@ -15,7 +15,7 @@ from tests.kit.datasets import build_coop
 from tests.kit.processes import environment
 from tests.kit.waiting import wait_for
 
-SMALL = ("--datasets", "scenes", "digits", "--limit", "20", "--seed", "0", "1", "--workers", "2")
+SMALL = ("--datasets", "scenes", "--limit", "20", "--seed", "0", "1", "--workers", "2")
 FAST = ("--set", "base.fpp.steps=2", "base.views.count=8", "base.adapt.view_fraction=0.25")
 
 
@@ -130,21 +130,16 @@ def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
     # flatness has more columns, so it runs first: the results that main shares with it are cached
     cached = {name: SweepFolder(whole / name).info().work.cached for name in ("main", "flatness")}
     assert cached["flatness"] == 0
-    # on two datasets with two seeds: five rows and FPP's pretraining, of which flatness has O-TPT's, FPP's and that
-    assert cached["main"] >= 2 * 2 * 3
-    assert len(list((whole / "tasks").rglob("*.task"))) == 2 * 2 * 6
+    # with two seeds: five rows and FPP's pretraining, of which flatness has O-TPT's, FPP's and that
+    assert cached["main"] >= 2 * 3
+    assert len(list((whole / "tasks").rglob("*.task"))) == 2 * 6
     cells = list(csv.DictReader((whole / "main" / "report" / "table.csv").read_text().splitlines()))
     assert {row["model"] for row in cells} == {"tiny"}
-    assert all(row["ours"] for row in cells if row["dataset"] in ("scenes", "digits"))
+    assert all(row["ours"] for row in cells if row["dataset"] == "scenes")
     assert {row["verdict"] for row in cells} == {"other model"}
     page = whole / "reproduction.html"
     assert f"page: {page.resolve().as_uri()}" in done.stdout
     assert page.read_text().index('id="main"') < page.read_text().index('id="flatness"')
-    # a finished reproduction that has lost a record runs that row again and prints the same
-    (whole / "flatness" / "trials" / "trial-0001.json").unlink()
-    again = run(tmp_path, *words)
-    assert again.returncode == 0, again.stderr
-    assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())
     changed = run(tmp_path, "--table", "main", *SMALL)
     assert changed.returncode == 2
     assert "base.views.count: 8 -> none" in changed.stderr
