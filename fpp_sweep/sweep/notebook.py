@@ -16,8 +16,7 @@ from fpp_sweep.report.front_table import front_table
 from fpp_sweep.report.html import blocks_to_html
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.summary import front_notes, state_line
-from fpp_sweep.trial.artifacts import dataset_and_seed, prediction_files
-from fpp_sweep.trial.parquet_files import read_columns
+from fpp_sweep.trial.artifacts import dataset_and_seed, prediction_files, read_columns
 
 COPIED = ("name", "kind", "state", "origin", "reason")  # fields of a record that a row has
 

@@ -23,25 +23,22 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyarrow import parquet, types
+from pyarrow import parquet
 
 from fpp_sweep.core.metrics import Confidences, Predictions
 from fpp_sweep.records.measurements import block_stats_file, read_block_stats
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import files_in, open_own, write_json, written_whole
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
-from fpp_sweep.trial.parquet_files import read_columns, require_texts
 from fpp_sweep.trial.trial import DatasetResult
 
 FITTED_ON = "fitted_on"  # the folder in a split's folder
 PREDICTIONS = ".predictions.parquet"  # the end of a file's name
 POSTHOC_FILE, DIAGRAM_FILE = "posthoc.json", "reliability.png"  # in a split's folder
-# columns that metrics are computed from, beside `id`
-CLASS_COLUMNS = ("label", "predicted")  # positions in the list of classes
-LARGEST_VALUES = {"confidence": 1.0, "nll": 1e3, "brier": 1e3}  # a loss of 1e3 is above the NLL of a probability of 0
+MEASURED = ("id", "label", "predicted", "confidence", "nll", "brier")  # columns that metrics are computed from
 
 
 def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, title: str) -> None:
@@ -147,7 +144,7 @@ def _from_predictions(folder: Path, split: str) -> Iterator[tuple[DatasetSeed, B
         try:
             stats = BlockStats.of(dataset, rows["id"], Confidences.of(rows), rows["nll"], rows["brier"])
             yield (dataset, seed), stats
-        except ValueError as error:  # a sample has no text as its name
+        except (TypeError, ValueError) as error:  # a sample has no text as its name
             raise InputError(f"{path}: not readable as predictions ({error}); delete it") from error
 
 
@@ -157,29 +154,23 @@ def read_predictions(path: Path) -> dict[str, Any]:
     Raise InputError if they cannot be read, or metrics cannot be computed from them.
     """
     table = read_columns(path, lambda name: name != "logits", remedy="delete it")
-    _require_measurable(path, table)
+    missing = [name for name in MEASURED if name not in table.column_names]
+    if missing:
+        raise InputError(f"{path}: has no column `{missing[0]}`; delete it")
     table = table.sort_by("id")
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
-def _require_measurable(path: Path, table: pyarrow.Table) -> None:
-    """Raise InputError unless a table has the columns that metrics are computed from, with possible values."""
-    require_texts(path, table)
-    for name in CLASS_COLUMNS:
-        _require_column(path, table, name, types.is_integer)
-    for name, largest in LARGEST_VALUES.items():
-        _require_column(path, table, name, types.is_floating)
-        values = table[name].to_numpy()
-        if not ((values >= 0) & (values <= largest)).all():  # not a number compares false
-            raise InputError(f"{path}: `{name}` must lie in 0..{largest:g}; delete it")
-
-
-def _require_column(path: Path, table: pyarrow.Table, name: str, has_right_type: Callable[[Any], bool]) -> None:
-    """Raise InputError unless a table has a column with a value of the right type in each row."""
-    if name not in table.column_names or table[name].null_count:
-        raise InputError(f"{path}: has no `{name}` for each sample; delete it")
-    if not has_right_type(table[name].type):
-        raise InputError(f"{path}: `{name}` must hold numbers ({table[name].type}); delete it")
+def read_columns(path: Path, is_wanted: Callable[[str], bool], *, remedy: str) -> pyarrow.Table:
+    """Return columns of a parquet file; raise InputError with the remedy if it cannot be read."""
+    try:
+        with parquet.ParquetFile(path) as file:
+            return file.read([name for name in file.schema_arrow.names if is_wanted(name)])
+    except Exception as error:  # pyarrow raises nearly anything on a damaged file
+        if isinstance(error, OSError) and error.errno:
+            raise
+        problem = message_in_one_line(error)
+        raise InputError(f"{path}: not readable as parquet ({problem}); {remedy}") from error
 
 
 def write_predictions(predictions: Predictions, classes: Sequence[str], path: Path) -> None:

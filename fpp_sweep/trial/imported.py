@@ -9,7 +9,6 @@ Further classes of a dataset with fewer classes than another one are empty, or N
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,12 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow.csv
 from numpy.typing import NDArray
-from pyarrow import compute, types
+from pyarrow import compute
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.spec.errors import InputError, message_in_one_line, unknown
 from fpp_sweep.statistics.posthoc_maps import Integers, Numbers, softmax
-from fpp_sweep.trial.parquet_files import read_columns, require_proportion, require_texts
+from fpp_sweep.trial.artifacts import read_columns
 
 Kind = Literal["logits", "probabilities"]
 KINDS: tuple[Kind, ...] = ("logits", "probabilities")
@@ -104,9 +103,6 @@ def read_rows(path: Path) -> ImportedRows:
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    with zipfile.ZipFile(path) as archive:
-        decoded = sum(member.file_size for member in archive.infolist())
-    require_proportion(path, decoded, 0)
     with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
         return dict(file)
 
@@ -125,7 +121,7 @@ def _read_table(path: Path) -> dict[str, NDArray[Any]]:
     for kind in KINDS:
         names = [name for name in table.column_names if name.startswith(f"{kind}.")]
         if kind in table.column_names:
-            columns[kind] = _padded(path, table[kind])
+            columns[kind] = _padded(table[kind])
         elif names:
             columns[kind] = _joined(path, table, kind, names)
     return columns
@@ -136,11 +132,10 @@ def _is_read(name: str) -> bool:
     return name in ("id", *COLUMNS) or name.partition(".")[0] in KINDS
 
 
-def _padded(path: Path, column: Any) -> Numbers:
+def _padded(column: Any) -> Numbers:
     """Return a column of lists as rows, with NaN behind short ones."""
     lengths = compute.list_value_length(column).fill_null(0).to_numpy()
     width = int(lengths.max(initial=0))
-    require_proportion(path, 8 * len(lengths) * width, len(lengths))
     values = compute.list_flatten(column).cast("float64").to_numpy()  # a missing value is NaN
     rows = np.full((len(lengths), width), np.nan)
     rows[np.arange(width) < lengths[:, None]] = values
@@ -188,7 +183,6 @@ def _checked_values(path: Path, kind: Kind, values: NDArray[Any]) -> Numbers:
     """Return logits or probabilities in float64; raise InputError unless they are samples times classes."""
     if values.dtype.kind not in "iuf":
         raise InputError(f"{path}: {kind} must hold numbers ({values.dtype})")
-    require_proportion(path, 8 * values.size, len(values) if values.ndim else 0)
     if values.shape[:1] == (0,):
         raise InputError(f"{path}: has no rows; write one for each sample")
     if values.ndim != 2 or not values.size:
@@ -200,26 +194,12 @@ def _checked_values(path: Path, kind: Kind, values: NDArray[Any]) -> Numbers:
 def read_samples(path: Path, dataset: str, split: str) -> Samples:
     """Return the samples of a file that `artifacts.write_predictions` wrote; raise InputError if it is damaged."""
     table = read_columns(path, lambda name: name in ("id", "label"), remedy="evaluate again")
-    require_texts(path, table)
-    classes = _classes_of(path, table.schema.metadata or {})
-    if "label" not in table.column_names or not types.is_integer(table["label"].type) or table["label"].null_count:
-        raise InputError(f"{path}: has no whole number `label` for each sample; evaluate again")
-    labels = table["label"].to_numpy()
-    if not 0 <= labels.min() <= labels.max() < len(classes):
-        raise InputError(f"{path}: has a label that is none of its {len(classes)} classes; evaluate again")
-    names = table["id"].to_pylist()
-    return Samples(dataset=dataset, split=split, classes=classes, labels=dict(zip(names, labels.tolist(), strict=True)))
-
-
-def _classes_of(path: Path, metadata: Mapping[bytes, bytes]) -> tuple[str, ...]:
-    """Return the names of classes that a file states; raise InputError if it has none."""
     try:
-        classes = json.loads(metadata.get(b"classes", b"null"))
-    except (ValueError, RecursionError):
-        classes = None
-    if not isinstance(classes, list) or not classes or not all(isinstance(name, str) for name in classes):
-        raise InputError(f"{path}: does not name its classes; evaluate again with this version")
-    return tuple(classes)
+        classes = tuple(json.loads(table.schema.metadata[b"classes"]))
+        labels = dict(zip(table["id"].to_pylist(), table["label"].to_pylist(), strict=True))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: lacks names of samples, labels or classes; evaluate again") from error
+    return Samples(dataset=dataset, split=split, classes=classes, labels=labels)
 
 
 # --- checks -----------------------------------------------------------------------------------------
