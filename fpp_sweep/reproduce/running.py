@@ -22,7 +22,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.sweep.worker_pool import Workers, open_workers
-from fpp_sweep.tracking.delivery import deliver, deliver_files
+from fpp_sweep.tracking.delivery import deliver
 from fpp_sweep.tracking.stores import one_line, uri_of_folder
 
 
@@ -124,19 +124,18 @@ def run_selection(selection: Selection, folder: Path, options: Options) -> bool:
 def write_and_deliver(reproduction: Reproduction, tables: Mapping[str, ResultTable], tracking_uri: str | None) -> None:
     """Write the page, and bring MLflow up to date."""
     page = write_reproduction(reproduction.folder, tables)
-    problem = deliver_all([reproduction.sweep(name) for name in tables], [page], tracking_uri)
+    problem = deliver_all([reproduction.sweep(name) for name in tables], tracking_uri)
     if problem:
         print(f"MLflow lacks the tables: {problem}", file=sys.stderr)
     print(f"\npage: {page.resolve().as_uri()}")
 
 
-def deliver_all(folders: Sequence[SweepFolder], files: Sequence[Path], tracking_uri: str | None) -> str | None:
-    """Bring MLflow up to date with the tables and with files of the reproduction; return what went wrong."""
+def deliver_all(folders: Sequence[SweepFolder], tracking_uri: str | None) -> str | None:
+    """Bring MLflow up to date with the tables; return what went wrong."""
     try:
         for folder in folders:
             uri = uri_of_folder(folder, tracking_uri, flag="--tracking-uri")
             deliver(folder, uri)
-        deliver_files(folders[0], uri, files)
     except Exception as error:  # MLflow is not reachable; the folder has everything
         return one_line(error)
     return None

@@ -23,7 +23,7 @@ from fpp_sweep.spec.errors import escaped, problem_of_system
 from fpp_sweep.sweep.doctor_target import NamedDatasets, Target
 from fpp_sweep.sweep.node_checks import findings_of_nodes
 from fpp_sweep.sweep.start_checks import check_plan_of, room_finding, start_finding
-from fpp_sweep.tracking.stores import check_address, is_server, open_store, server_version, sqlite_file
+from fpp_sweep.tracking.stores import check_address, open_store, sqlite_file
 from fpp_sweep.workers.session import session
 
 NODE_SECONDS = 600.0  # for a node to answer: it loads the model, and classifies some images of every dataset
@@ -110,19 +110,14 @@ def _check_output(target: Target) -> list[Finding]:
 
 
 def check_mlflow(uri: str) -> Finding:
-    """Require a store that can be used, and note another version on the server; no database is made or upgraded."""
-    ours = version("mlflow")
+    """Require a store that can be used; no database is made or upgraded."""
     file = sqlite_file(uri)
     if file is None:
         open_store(uri)
     else:
         check_address(uri)
         _require_writable(file)
-    if is_server(uri):
-        server = server_version(uri)
-        if server != ours:
-            return Finding("note", f"{server}, ours {ours}", "use the same version on both sides")
-    return Finding("ok", ours)
+    return Finding("ok", version("mlflow"))
 
 
 def _require_writable(file: Path) -> None:

@@ -11,8 +11,8 @@ import posixpath
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,16 +21,7 @@ from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.messages import command_line, plural, runnable
-from fpp_sweep.tracking.runs import (
-    EXPERIMENT_ID,
-    ID_TAG,
-    OPTIONAL_TAGS,
-    RUN_ID,
-    SWEEP_TAG,
-    DesiredRun,
-    desired_runs,
-    sweep_id,
-)
+from fpp_sweep.tracking.runs import ID_TAG, OPTIONAL_TAGS, RUN_ID, SWEEP_TAG, DesiredRun, desired_runs
 from fpp_sweep.tracking.stores import Store, one_line, open_store, run_links
 
 if TYPE_CHECKING:
@@ -51,7 +42,6 @@ class Delivered:
 
     updated: int = 0  # runs that were created or changed
     created: int = 0  # runs that MLflow did not have
-    refused: list[str] = field(default_factory=list)  # runs and artifacts that the store did not take, with the reason
     links: list[str] = field(default_factory=list)  # lines that lead to the sweep's run
 
 
@@ -59,28 +49,17 @@ def deliver(folder: SweepFolder, uri: str, statistics: SweepStatistics | None = 
     """Write what MLflow lacks of a sweep; a repeated call writes nothing.
 
     Statistics, which take seconds, are computed unless those of the last report are passed. Raise InputError for a
-    folder or store that cannot be used, and MachineError if the store stops to answer or refuses artifacts.
+    folder or store that cannot be used, and MachineError if the store stops to answer or refuses a value or artifact.
     """
     runs = desired_runs(folder, statistics)  # a damaged record is found before the store is opened
     store = open_store(uri)
     delivered = Delivered()
     try:
-        _write_runs(store, sweep_id(folder.info()), runs, delivered)
+        _write_runs(store, runs, delivered)
     except Exception as error:  # MLflow, its libraries and a disk raise many
         counts = f"{plural(delivered.updated, 'run')} written"
         raise MachineError(f"MLflow at {uri}: {one_line(error)}; {counts}, the rest waits for another sync") from error
-    if delivered.refused:
-        counts = plural(len(delivered.refused), "item")
-        raise MachineError(f"MLflow at {uri}: {counts} refused, such as {delivered.refused[0]}; all else is written")
     return delivered
-
-
-def deliver_files(folder: SweepFolder, uri: str, files: Sequence[Path]) -> None:
-    """Add files to the run of the reproduction that a sweep belongs to."""
-    store = open_store(uri)
-    for run in _search(store, ID_TAG, folder.info().group):
-        for file in files:
-            store.client.log_artifact(run.info.run_id, str(file))
 
 
 def deliver_or_explain(folder: SweepFolder, uri: str, statistics: SweepStatistics) -> Sequence[str]:
@@ -101,44 +80,46 @@ def print_later_delivery(folder: SweepFolder, uri: str, problem: str) -> None:
 # One delivery.
 
 
-def _write_runs(store: Store, sweep: str, runs: Sequence[DesiredRun], delivered: Delivered) -> None:
+def _write_runs(store: Store, runs: Sequence[DesiredRun], delivered: Delivered) -> None:
     """Write the values of all runs, then the artifacts: a store that refuses artifacts has all values."""
-    in_mlflow = _runs_in_mlflow(store, sweep, runs)
+    sweep = runs[0].id
+    in_mlflow = _runs_in_mlflow(store, sweep)
+    parent = ""  # MLflow's id of the sweep's run, which comes first
     changed = []
     for run in runs:
-        parent = in_mlflow[run.parent].info.run_id if run.parent else ""
-        if run.id not in in_mlflow:
-            in_mlflow[run.id] = _create(store, run, parent)
+        current = in_mlflow.get(run.id)
+        if current is None:
+            tags = _tags(run, "", parent)
+            current = store.client.create_run(store.experiment, milliseconds(run.started), tags, run.name)
             delivered.created += 1
-        current = in_mlflow[run.id]
         digests = f"{run.values_digest} {parent} {run.files_digest}"
         if current.data.tags.get(DIGEST_TAG) != digests:
-            with _refusals_noted(store, delivered, run.name):
-                _write_values(store, current, run, parent)
-                changed.append((run, current, digests))
-                delivered.updated += 1
-        if run.id == sweep:
-            delivered.links = run_links(store, current.info.run_id)
+            _write_values(store, current, run, parent)
+            changed.append((run, current, digests))
+            delivered.updated += 1
+        parent = parent or current.info.run_id
+    delivered.links = run_links(store, parent)
     for run, current, digests in changed:
-        n_refused = len(delivered.refused)
-        had_files = current.data.tags.get(DIGEST_TAG, "").rpartition(" ")[2] == run.files_digest
-        for name, content in () if had_files else run.files.items():
-            with _refusals_noted(store, delivered, f"{run.name}: {name}"):
+        files_digest = current.data.tags.get(DIGEST_TAG, "").rpartition(" ")[2]
+        if files_digest != run.files_digest:
+            for name, content in run.files.items():
                 _upload(store, current, name, content)
-        if len(delivered.refused) == n_refused:
-            store.client.set_tag(current.info.run_id, DIGEST_TAG, digests)
+        store.client.set_tag(current.info.run_id, DIGEST_TAG, digests)
     if delivered.created:
-        _runs_in_mlflow(store, sweep, runs)  # deletes what a creation without an answer, sent again, has made twice
+        _runs_in_mlflow(store, sweep)  # deletes what a creation without an answer, sent again, has made twice
 
 
-def _runs_in_mlflow(store: Store, sweep: str, runs: Sequence[DesiredRun]) -> dict[str, Run]:
+def _runs_in_mlflow(store: Store, sweep: str) -> dict[str, Run]:
     """Return the runs that MLflow has of a sweep, by `DesiredRun.id`, and delete those that it has twice.
 
     MLflow's client repeats a request that gets no answer in time, so a slow server may create a run twice.
     """
-    found = [*_search(store, SWEEP_TAG, sweep)]
-    if runs[0].id != sweep:
-        found += _search(store, ID_TAG, runs[0].id)  # the run of a reproduction
+    found: list[Run] = []
+    query, token = f"tags.`{SWEEP_TAG}` = '{sweep}'", None
+    while token != "":  # of the last page
+        page = store.client.search_runs([store.experiment], query, max_results=SEARCH_PAGE, page_token=token)
+        found += page
+        token = page.token or ""
     by_id: dict[str, Run] = {}
     for run in sorted(found, key=lambda run: DIGEST_TAG not in run.data.tags):  # complete runs stay
         identity = run.data.tags[ID_TAG]
@@ -149,29 +130,11 @@ def _runs_in_mlflow(store: Store, sweep: str, runs: Sequence[DesiredRun]) -> dic
     return by_id
 
 
-def _search(store: Store, tag: str, value: str) -> Iterator[Run]:
-    """Yield the runs with a tag that the user has not deleted."""
-    token = None
-    while True:
-        query = f"tags.`{tag}` = '{value}'"
-        page = store.client.search_runs([store.experiment], query, max_results=SEARCH_PAGE, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
-
-
-def _tags(store: Store, run: DesiredRun, run_id: str, parent: str) -> dict[str, str]:
-    tags = {}
-    for key, value in run.tags.items():
-        tags[key] = value.replace(RUN_ID, run_id).replace(EXPERIMENT_ID, store.experiment)
+def _tags(run: DesiredRun, run_id: str, parent: str) -> dict[str, str]:
+    tags = {key: value.replace(RUN_ID, run_id) for key, value in run.tags.items()}
     if parent:
         tags[PARENT_TAG] = parent
     return tags
-
-
-def _create(store: Store, run: DesiredRun, parent: str) -> Run:
-    return store.client.create_run(store.experiment, run.started, _tags(store, run, "", parent), run.name)
 
 
 def _write_values(store: Store, current: Run, run: DesiredRun, parent: str) -> None:
@@ -179,12 +142,12 @@ def _write_values(store: Store, current: Run, run: DesiredRun, parent: str) -> N
     from mlflow.entities import Metric, Param, RunTag  # start-up time
 
     client, run_id, known = store.client, current.info.run_id, current.data
-    now = round(1000 * time.time())
-    metrics = [Metric(point.key, point.value, point.time, point.step) for point in run.points]
+    metrics = [Metric(point.key, point.value, milliseconds(point.time), point.step) for point in run.points]
     for key, value in run.metrics.items():
         if known.metrics.get(key) != value:  # MLflow shows the value with the latest time
-            metrics.append(Metric(key, value, now if key in known.metrics else run.measured_at, 0))
-    tags = _tags(store, run, run_id, parent)
+            measured = time.time() if key in known.metrics else run.finished or run.started
+            metrics.append(Metric(key, value, milliseconds(measured), 0))
+    tags = _tags(run, run_id, parent)
     params, changes = [], []
     for key, text in run.params.items():
         if key not in known.params:
@@ -199,7 +162,11 @@ def _write_values(store: Store, current: Run, run: DesiredRun, parent: str) -> N
             client.delete_tag(run_id, key)
     client.update_run(run_id, run.status if run.is_in_progress else None, run.name)
     if not run.is_in_progress:
-        client.set_terminated(run_id, run.status, run.finished)
+        client.set_terminated(run_id, run.status, milliseconds(run.finished or time.time()))
+
+
+def milliseconds(seconds: float) -> int:
+    return round(1000 * seconds)
 
 
 def _upload(store: Store, current: Run, name: str, content: str | Path) -> None:
@@ -209,16 +176,6 @@ def _upload(store: Store, current: Run, name: str, content: str | Path) -> None:
         return
     with suppress(FileNotFoundError):  # a report has replaced the file meanwhile, which is delivered next
         store.client.log_artifact(current.info.run_id, str(content), posixpath.dirname(name) or None)
-
-
-@contextmanager
-def _refusals_noted(store: Store, delivered: Delivered, what: str) -> Iterator[None]:
-    """Note what the store refuses, such as a file too large for a proxy, and go on while the store answers."""
-    try:
-        yield
-    except Exception as error:  # MLflow, its libraries and a disk raise many
-        store.client.get_experiment(store.experiment)  # raises if the store does not answer any more
-        delivered.refused.append(f"{what}: {one_line(error)}")
 
 
 # The thread of the driver.

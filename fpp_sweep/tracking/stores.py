@@ -28,7 +28,6 @@ DEFAULT_URI = "sqlite:///mlflow.db"
 EXPERIMENT = "fpp_sweep"
 ARTIFACTS = "mlartifacts"  # the folder beside an SQLite file
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow guesses the kind of work
-SERVERS = ("http://", "https://")
 DATABASES = ("postgresql", "mysql", "mssql")  # with or without a +driver
 # a name or password before an @, or a word such as `password` in the query
 SECRET = re.compile(r"://[^/]*:.*@|^https?://.*@|\?.*(pass|pwd|token|secret|key)[^&]*=", re.IGNORECASE)
@@ -66,12 +65,7 @@ def absolute(uri: str) -> str:
 
 def uri_of_new_sweep(requested: str | None) -> str:
     """Return the requested store, or else the one that the user has named for all programs that use MLflow."""
-    if requested:
-        return absolute(requested)
-    try:
-        return absolute(os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI)
-    except InputError as error:
-        raise InputError(f"MLFLOW_TRACKING_URI: {error}; or name a store with --tracking-uri") from None
+    return absolute(requested or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI)
 
 
 def uri_of_folder(folder: SweepFolder, requested: str | None, *, flag: str) -> str:
@@ -101,7 +95,7 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def is_server(uri: str) -> bool:
-    return uri.startswith(SERVERS)
+    return uri.startswith(("http://", "https://"))
 
 
 def run_links(store: Store, run_id: str) -> list[str]:
@@ -172,8 +166,6 @@ def _check_file(uri: str, file: Path) -> None:
             problem = str(error)
     elif os.path.lexists(file.resolve()):
         problem = "not a regular file"  # SQLite would wait for ever at a pipe
-    elif not os.access(file.resolve().parent, os.W_OK):
-        problem = "no file can be made in its folder"
     if problem:
         raise InputError(f"tracking URI {uri}: not usable as MLflow's database ({problem}); give another file")
 
@@ -200,22 +192,6 @@ def _unusable(uri: str, error: Exception) -> InputError:
     elif not is_server(uri):
         advice = "follow MLflow's advice, or give another database"
     return InputError(f"MLflow at {uri} cannot be used ({one_line(error)}); {advice}")
-
-
-def server_version(uri: str) -> str:
-    """Return the version of the MLflow that a server runs."""
-    import requests  # start-up time
-
-    headers = {}
-    if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
-        headers["Authorization"] = f"Bearer {token}"
-    user = os.environ.get("MLFLOW_TRACKING_USERNAME", ""), os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
-    try:
-        answer = requests.get(f"{uri.rstrip('/')}/version", timeout=CHECK_SECONDS, headers=headers, auth=user)
-        answer.raise_for_status()
-    except requests.exceptions.RequestException as error:
-        raise InputError(f"MLflow at {uri} does not report its version ({one_line(error)})") from error
-    return str(answer.text)
 
 
 # Clients.
@@ -265,12 +241,7 @@ def _experiment(client: MlflowClient, file: Path | None) -> str:
         location = None
         if file is not None:
             location = (file.parent / ARTIFACTS / EXPERIMENT).as_uri()
-        try:
-            return str(client.create_experiment(EXPERIMENT, location, EXPERIMENT_TAGS))
-        except Exception:  # another sweep, or a request that got no answer, may have created it
-            experiment = client.get_experiment_by_name(EXPERIMENT)
-            if experiment is None:
-                raise
+        return str(client.create_experiment(EXPERIMENT, location, EXPERIMENT_TAGS))
     if experiment.lifecycle_stage != "active":
         raise InputError(f"MLflow's experiment {EXPERIMENT!r} was deleted; restore it, or delete it for good")
     return str(experiment.experiment_id)

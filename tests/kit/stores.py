@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import random
 import shutil
@@ -166,18 +165,6 @@ def proxy(server: str, choose_fault: Callable[[BaseHTTPRequestHandler], Fault]) 
             yield f"127.0.0.1:{listening.server_port}"
         finally:
             listening.shutdown()
-
-
-@contextmanager
-def authenticating_proxy(server: str, *, token: str = "", user: str = "", password: str = "") -> Iterator[str]:
-    """Yield the HOST:PORT of a proxy that refuses requests without the token, or without the name and password."""
-    expected = f"Bearer {token}" if token else "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-
-    def choose_fault(request: BaseHTTPRequestHandler) -> Fault:
-        return None if request.headers.get("Authorization") == expected else 401
-
-    with proxy(server, choose_fault) as address:
-        yield address
 
 
 @contextmanager

@@ -106,43 +106,21 @@ def test_artifacts_lie_beside_the_database_from_any_working_folder(tmp_path, dat
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     deliver(folder, uri)
-    expected = {"report/sweep.html", "report/best/trial-0005.yaml", "space.yaml", "config.yaml", "metrics.csv"}
-    assert artifact_names(tmp_path / "mlartifacts") >= expected | {"traceback.txt", "prompts/digits-0.safetensors"}
+    expected = {"report/sweep.html", "report/best/trial-0005.yaml", "space.yaml", "config.yaml", "trial-0005.json"}
+    assert artifact_names(tmp_path / "mlartifacts") >= expected | {"prompts/digits-0.safetensors"}
     assert list((tmp_path / "elsewhere").iterdir()) == []
     picture = f"get-artifact?path=report%2Ffront.png&run_uuid={run_id(database, 'perturb-1')}"
     assert picture in tags(database, "perturb-1")["mlflow.note.content"]
 
 
-# Reproductions.
-
-
-def test_a_reproduction_has_one_parent_run_and_delivers_its_tables_and_page(tmp_path, database, uri):
-    page = tmp_path / "reproduction.html"
-    page.write_text("<title>all tables</title>")
-    folders = []
-    for name in ("main", "seeds"):
-        folder = build_sweep(tmp_path / name, trials=1, failed_trials=(), baselines=())
+def test_tables_of_a_reproduction_are_sweeps_that_a_tag_joins(tmp_path, database, uri):
+    folders = [build_sweep(tmp_path / name, trials=1, failed_trials=(), baselines=()) for name in ("main", "seeds")]
+    for folder in folders:
         folder.write_info(replace(folder.info(), group="tiny@123.000"))
-        folders.append(folder)
-    for _ in range(2):  # the second delivery finds the runs of the first
-        assert deliver_all(folders, [page], uri) is None
-    below = "select name from tags join runs using (run_uuid) where key = 'mlflow.parentRunId' and value = ?"
-    assert sorted(rows(database, below, run_id(database, "tiny"))) == [("main",), ("seeds",)]
-    assert statuses(database)["tiny"] == "FINISHED"
-    assert "reproduction.html" in artifact_names(tmp_path / "mlartifacts")
+    assert deliver_all(folders, uri) is None
+    assert {tags(database, name)["reproduction"] for name in ("main", "seeds")} == {"tiny@123.000"}
     folders[0].info_file.write_text("no JSON")
-    assert "main/sweep.json" in deliver_all(folders, [page], uri)
-
-
-def test_a_reproductions_run_is_in_progress_while_one_of_its_sweeps_is(tmp_path, database, uri):
-    folder = build_sweep(tmp_path / "main", trials=1, failed_trials=(), baselines=())
-    group_statuses = []
-    with folder.locked():
-        for state in ("running", "interrupted", "running", "finished"):
-            folder.write_info(replace(folder.info(), group="tiny@123.000", state=state))
-            deliver(folder, uri)
-            group_statuses.append(statuses(database)["tiny"])
-    assert group_statuses == ["RUNNING", "KILLED", "RUNNING", "FINISHED"]
+    assert "main/sweep.json" in deliver_all(folders, uri)
 
 
 # Repeated calls.
@@ -258,7 +236,6 @@ def test_a_curve_has_a_point_for_each_trial_even_if_its_value_does_not_change(tm
     for record in (trial(0), failed(1), trial(2)):
         folder.write_trial(record)
         deliver(folder, uri)
-    assert metric_history(database, "perturb-1", "trials_complete") == [(1, 1), (2, 1), (3, 2)]
     assert metric_history(database, "perturb-1", "best/accuracy") == [(1, 53), (2, 53), (3, 55)]
 
 
@@ -285,17 +262,9 @@ def test_texts_with_control_characters_arrive_once(tmp_path, uri):
 # Faults.
 
 
-@pytest.mark.parametrize("fault", ["dangling link", "folder", "damaged"])
-def test_a_record_that_cannot_be_read_is_named_and_no_database_is_made(tmp_path, fault):
+def test_a_record_that_cannot_be_read_is_named_and_no_database_is_made(tmp_path):
     folder = build_sweep(tmp_path / "perturb-1", trials=2)
-    file = folder.trial_file("trial-0001")
-    file.unlink()
-    if fault == "dangling link":
-        file.symlink_to("nothing")
-    elif fault == "folder":
-        file.mkdir()
-    else:
-        file.write_text("{")
+    folder.trial_file("trial-0001").write_text("{")
     with pytest.raises(InputError, match="trial-0001"):
         deliver(folder, f"sqlite:///{tmp_path}/new.db")
     assert not list(tmp_path.glob("*new.db*"))
@@ -363,26 +332,22 @@ def test_a_creation_that_is_slower_than_the_clients_limit_leaves_one_run(
 
 
 @pytest.mark.slow
-def test_artifacts_that_a_proxy_refuses_as_too_large_keep_nothing_else_from_mlflow(tmp_path, empty_database, emptied):
+def test_an_artifact_that_a_proxy_refuses_keeps_no_value_from_mlflow(tmp_path, empty_database, emptied):
     folder = build_sweep(tmp_path / "perturb-1", trials=2)
-    for name in ("a", "b"):
-        (folder.artifacts("trial-0001") / f"{name}.large").write_bytes(bytes(100_000))
-
+    (folder.artifacts("trial-0001") / "a.large").write_bytes(bytes(100_000))
     limit = [100_000]
 
     def refuse_large(request):
         return 413 if int(request.headers.get("Content-Length", 0)) >= limit[0] else None
 
     with proxy(emptied.uri, refuse_large) as address:
-        problem = r"2 items refused, such as 0001 .*a\.large: .*413.*; all else is written"
-        with pytest.raises(MachineError, match=problem):
+        with pytest.raises(MachineError, match=r"413.*; 6 runs written, the rest waits for another sync"):
             deliver(folder, f"http://{address}")
-        expected = {path.name for path in folder.artifacts("trial-0001").rglob("*") if path.is_file()}
-        arrived = {Path(name).name for name in artifact_names(emptied.folder)}
-        assert expected - arrived == {"a.large", "b.large"}
         assert comparable(emptied.database) == undisturbed(tmp_path, empty_database, trials=2)
         limit[0] = 10**9
-        assert deliver(folder, f"http://{address}").updated == 1
+        deliver(folder, f"http://{address}")
+        assert deliver(folder, f"http://{address}").updated == 0
+    assert "a.large" in {Path(name).name for name in artifact_names(emptied.folder)}
 
 
 # This program loads MLflow once. For every step number that it reads, it forks a process that delivers and is killed at
@@ -481,30 +446,6 @@ def test_a_server_down_for_the_whole_sweep_gets_everything_when_it_is_up(tmp_pat
         assert deliver(folder, mlflow.uri).created == 10
         assert comparable(mlflow.database) == undisturbed(tmp_path, empty_database)
         assert "report/sweep.html" in artifact_names(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_server_killed_during_a_delivery_gets_everything_after_its_restart(tmp_path, empty_database, quick_retries):
-    folder = build_sweep(tmp_path / "perturb-1")
-    creations = []
-
-    def kill_at_the_fourth_creation(request):
-        if request.path.endswith("/runs/create"):
-            creations.append(request.path)
-            if len(creations) == 4:
-                mlflow.kill()
-        return None
-
-    with server(tmp_path, empty_database) as mlflow:
-        mlflow.start()
-        with (
-            proxy(mlflow.uri, kill_at_the_fourth_creation) as address,
-            pytest.raises(MachineError, match=r"[0-9]+ runs? written, the rest waits for another sync"),
-        ):
-            deliver(folder, f"http://{address}")
-        mlflow.start()
-        deliver(folder, mlflow.uri)
-        assert comparable(mlflow.database) == undisturbed(tmp_path, empty_database)
 
 
 HANGING_PROGRAM = """
