@@ -307,7 +307,7 @@ def _trial_metrics(info: SweepInfo, record: TrialRecord) -> dict[str, float]:
     result = record.results.get(info.search_split)
     if result is None:
         return {}
-    metrics = {}
+    metrics: dict[str, float] = {}
     if record.duration is not None:  # an import has none, and no costs
         metrics |= {
             "duration": record.duration,
