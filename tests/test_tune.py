@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from fpp_sweep.cli.command import run
 from fpp_sweep.records.front import front_of
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.messages import runnable
+from fpp_sweep.tune import main
 from tests.kit.layout import assert_same_layout
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.processes import (
@@ -327,9 +329,15 @@ def test_tasks_that_take_too_long_end_the_sweep_with_their_reason_and_a_resume_r
         (["--frobnicate"], "--frobnicate"),
     ],
 )
-def test_wrong_input_is_refused_at_once_in_one_line_and_leaves_no_files(tmp_path, words, complaint):
-    done = tune(tmp_path, *words, code=2)
-    (line,) = done.stderr.splitlines()
+def test_wrong_input_is_refused_at_once_in_one_line_and_leaves_no_files(
+    tmp_path, monkeypatch, capsys, words, complaint
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(SMALL_SPACE)
+    with pytest.raises(SystemExit) as ended:
+        run(lambda: main(["--space", "small.yaml", *words]))
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert complaint in line
     assert not list((tmp_path / "sweeps").glob("*/*"))
