@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.study import Study
 
 from fpp_sweep.records.front import Front, values_of
 from fpp_sweep.records.records import SweepInfo
@@ -42,4 +43,18 @@ def importances(info: SweepInfo, front: Front, index: int) -> dict[str, float]:
         for row, value in enumerate(values):
             params = {key: column[row] for key, column in columns.items()}
             study.add_trial(optuna.create_trial(params=params, distributions=distributions, value=value))
-        return get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(target_quantile=BEST_SHARE))
+        return _ped_anova(study)
+
+
+def _ped_anova(study: Study) -> dict[str, float]:
+    """Return Optuna's PED-ANOVA, without scikit-learn: other evaluators of Optuna load it, which takes seconds."""
+    modules: dict[str, Any] = sys.modules
+    is_hidden = "sklearn" not in modules
+    if is_hidden:
+        modules["sklearn"] = None  # an import of it fails, which Optuna allows
+    try:
+        from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances  # while it is hidden
+    finally:
+        if is_hidden:
+            del modules["sklearn"]
+    return get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(target_quantile=BEST_SHARE))
