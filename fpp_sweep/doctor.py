@@ -40,22 +40,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not check_device(args.device, default_cache()):
             sys.exit(1)
         return
-    from fpp_sweep.sweep import api, doctor_target, inspection  # load numpy, which --help does without
+    from fpp_sweep.sweep import api  # loads numpy, which --help does without
+    from fpp_sweep.sweep import doctor as checks  # likewise
 
-    cluster_file = inspection.cluster_file_of(args.cluster_file)
+    cluster_file = checks.cluster_file_of(args.cluster_file)
     options = api.Options(address=args.address, tracking_uri=args.tracking_uri)
     with flags_in_errors(args):
-        target = doctor_target.target_of(args.space, overrides(args), options)
+        target = checks.target_of(args.space, overrides(args), options)
     named = target.named_datasets
     if named is None:
-        named = doctor_target.NamedDatasets(args.datasets or [], args.data_root, args.dataset_file)
+        named = checks.NamedDatasets(args.datasets or [], args.data_root, args.dataset_file)
     surveys = []
     if not options.on_cluster and (args.data_root or args.dataset_file or args.datasets or args.verify):
-        surveys = inspection.survey(named)  # refuses a wrong name before anything is printed
-    is_well = inspection.print_findings(target, cluster_file)
+        surveys = checks.survey(named)  # refuses a wrong name before anything is printed
+    is_well = checks.print_findings(target, cluster_file)
     if surveys:
         print()
-        is_well &= inspection.print_datasets(surveys, named.data_root, verify=args.verify)
+        is_well &= checks.print_datasets(surveys, named.data_root, verify=args.verify)
     print("verdict: nothing is wrong" if is_well else "verdict: something is wrong, see above")
     if not is_well:
         sys.exit(1)

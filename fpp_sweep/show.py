@@ -42,12 +42,12 @@ def show(args: argparse.Namespace, path: Path) -> None:
 
         print(f"page: {write_latest_report(path).resolve().as_uri()}")
         return
-    from fpp_sweep.sweep import showing  # reads records, which --help does without
+    from fpp_sweep.sweep import show as output  # reads records, which --help does without
 
     if args.trial is not None:
-        print(showing.trial_text(path, args.trial, every_metric=args.all_metrics))
+        print(output.trial_text(path, args.trial, every_metric=args.all_metrics))
     else:
-        print(showing.folder_text(path))
+        print(output.folder_text(path))
 
 
 @contextmanager

@@ -30,10 +30,8 @@ from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.doctor_target import Target, target_of
-from fpp_sweep.sweep.inspection import check_mlflow, findings_by_machine
+from fpp_sweep.sweep.doctor import Target, check_mlflow, check_plan_of, findings_by_machine, target_of
 from fpp_sweep.sweep.plan import splits_of_space
-from fpp_sweep.sweep.start_checks import check_plan_of
 from fpp_sweep.sweep.worker_spec import worker_spec
 from tests.kit.datasets import build_coop
 from tests.kit.disks import mounted

@@ -15,7 +15,7 @@ from tests.kit.datasets import JPEG, build_aircraft, build_coop, build_folders, 
 @pytest.fixture(autouse=True)
 def healthy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the checks of the machine, so that only datasets decide the exit status."""
-    monkeypatch.setattr("fpp_sweep.sweep.inspection.findings_by_machine", lambda *target: {})
+    monkeypatch.setattr("fpp_sweep.sweep.doctor.findings_by_machine", lambda *target: {})
 
 
 def exit_status(*words: object) -> object:

@@ -28,8 +28,7 @@ from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
-from fpp_sweep.sweep.local_run import run_locally
-from fpp_sweep.sweep.local_worker import local_worker_spec
+from fpp_sweep.sweep.local_run import local_worker_spec, run_locally
 from fpp_sweep.sweep.recording import errors_for_command
 from fpp_sweep.sweep.request import space_to_evaluate
 from tests.kit.datasets import build_coop, build_folders, jpeg

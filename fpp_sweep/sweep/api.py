@@ -135,9 +135,8 @@ class Sweep:
 
     def plot(self) -> dict[str, Figure]:
         """Return the figures of the sweep's page as Plotly figures, by name (`front-0`, `parallel`, ...)."""
-        from fpp_sweep.sweep.notebook_figures import figures  # loads Plotly and Optuna, which takes seconds
-
-        return figures(self.folder)
+        figures: dict[str, Figure] = _notebook().figures(self.folder)
+        return figures
 
     def trial(self, name: str) -> Trial:
         """Return a trial or baseline, such as `trial-0007` or `baseline-tpt`."""

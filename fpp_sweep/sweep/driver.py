@@ -16,8 +16,7 @@ from fpp_sweep.records.folder import SweepRecord
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.display import Display
-from fpp_sweep.sweep.live_status import live_status
+from fpp_sweep.sweep.live import Display, live_status
 from fpp_sweep.sweep.notify import notify
 from fpp_sweep.sweep.opening import OpenedSweep, reopen
 from fpp_sweep.sweep.recording import EndState, SweepRecorder, end_state

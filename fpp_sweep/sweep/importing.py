@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord, baseline_name, measured_value
 from fpp_sweep.report.writing import write_report
@@ -17,11 +18,129 @@ from fpp_sweep.spec import catalogue, keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.names import FILE_NAME, MAX_NAME
-from fpp_sweep.sweep.imported_results import ImportedResults, results_by_split
+from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.sweep.summary import export_results, has_results_file
-from fpp_sweep.trial.artifacts import write_artifacts
-from fpp_sweep.trial.imported import ImportedRows, read_rows
-from fpp_sweep.trial.trial import summarize
+from fpp_sweep.trial.artifacts import FITTED_ON, prediction_files, write_artifacts
+from fpp_sweep.trial.imported import (
+    DatasetSplitSeed,
+    ImportedRows,
+    Samples,
+    checked_predictions,
+    read_rows,
+    read_samples,
+    require_parts,
+)
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, PredictionsBySeed, needs_validation
+from fpp_sweep.trial.trial import DatasetResult, summarize, with_maps
+
+
+class MeasuredSamples:
+    """Samples of a sweep, from the predictions of its records."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self._folder = folder
+        self._records = [record for record in folder.trials() if record.state == "complete"]
+        self.splits: set[str] = set()
+        for record in self._records:
+            self.splits.update(record.results)
+
+    def samples(self, dataset: str, split: str) -> Samples:
+        """Return the samples of a dataset: of the record with the most of them, if images were skipped."""
+        candidates = self._files(dataset, split)
+        if not candidates and split == FITTED_SPLIT:
+            candidates = self._files(dataset, f"test/{FITTED_ON}")
+        if not candidates:
+            splits = ", ".join(sorted(self.splits)) or "no split"
+            raise InputError(f"the sweep has no predictions of {dataset} on split {split} to compare with ({splits})")
+        samples_by_record = [read_samples(file, dataset, split) for file in candidates]
+        return max(samples_by_record, key=lambda samples: len(samples.labels))
+
+    def _files(self, dataset: str, subfolder: str) -> list[Path]:
+        """Return a file of predictions of each record."""
+        files = []
+        for record in self._records:
+            files += prediction_files(self._folder.artifacts(record.name), subfolder, dataset)[:1]
+        return files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedResults:
+    """The results of a split, and a sentence for each post-hoc map or kind of conformal set that was left out."""
+
+    datasets: Sequence[DatasetResult]
+    notes: Sequence[str]
+
+
+def results_by_split(folder: SweepFolder, info: SweepInfo, rows: ImportedRows) -> dict[str, ImportedResults]:
+    """Return the results on each split on which the sweep has results; raise InputError if the file does not fit it."""
+    parts = rows.parts(_defaults(info, rows))
+    require_parts(parts, list(info.datasets), info.search_split, rows.file)
+    sources = MeasuredSamples(folder)
+    by_split: dict[str, dict[DatasetSeed, Predictions]] = {}
+    for (dataset, split, seed), part in sorted(parts.items()):
+        checked = checked_predictions(part, sources.samples(dataset, split), seed)
+        by_split.setdefault(split, {})[dataset, seed] = checked
+    results = {}
+    for split, predictions in by_split.items():
+        if split in sources.splits:
+            results[split] = _with_maps(info, sources, split, predictions, by_split.get(FITTED_SPLIT))
+    return results
+
+
+def _with_maps(
+    info: SweepInfo,
+    sources: MeasuredSamples,
+    split: str,
+    predictions: PredictionsBySeed,
+    validation: PredictionsBySeed | None,
+) -> ImportedResults:
+    """Return the results of a split with the sweep's post-hoc maps and conformal sets, as far as they have inputs."""
+    requested_maps = info.work_settings.get("posthoc", ())
+    names = []
+    notes = []
+    for name in [*requested_maps, *_conformal_sets(info)]:
+        if needs_validation([name], split) and validation is None:
+            notes.append(f"{name} on {split} is left out: the file has no predictions of split {FITTED_SPLIT}")
+        else:
+            names.append(name)
+    if not needs_validation(names, split):
+        validation = None
+    maps = [name for name in names if name not in catalogue.CONFORMAL]
+    conformal = [name for name in names if name in catalogue.CONFORMAL]
+    datasets = with_maps(maps, conformal, _dataset_results(sources, split, predictions), validation)
+    return ImportedResults(datasets=datasets, notes=notes)
+
+
+def _dataset_results(sources: MeasuredSamples, split: str, predictions: PredictionsBySeed) -> list[DatasetResult]:
+    """Return the predictions as results of a trial, before any post-hoc map."""
+    results = []
+    for (name, seed), rows in predictions.items():
+        classes = sources.samples(name, split).classes
+        dataset = DatasetInfo(
+            name=name, split=split, group="custom", classes=classes, size=len(rows), digest="", images=""
+        )
+        results.append(DatasetResult(dataset=dataset, seed=seed, predictions=rows, prompt=None))
+    return results
+
+
+def _conformal_sets(info: SweepInfo) -> list[str]:
+    """Return the columns of conformal sets that the sweep keeps or has objectives of."""
+    columns = {*info.work_settings.get("columns", ())}
+    for objective in info.objectives:
+        columns.update(catalogue.metric(objective.metric).columns)
+    return [name for name in catalogue.CONFORMAL if name in columns]
+
+
+def _defaults(info: SweepInfo, rows: ImportedRows) -> DatasetSplitSeed:
+    """Return dataset, split and seed of rows that do not say theirs; raise InputError if the dataset is not clear."""
+    datasets = list(info.datasets)
+    if not datasets:
+        raise InputError(f"{info.name} has no datasets on record; run it first", rows.file)
+    if "dataset" not in rows.columns and len(datasets) > 1:
+        names = ", ".join(datasets)
+        raise InputError(f"has no column `dataset`, and the sweep has {len(datasets)} ({names}); add it", rows.file)
+    return datasets[0], info.search_split, info.seeds[0]
+
 
 DIGITS = 16  # length of a file's digest
 

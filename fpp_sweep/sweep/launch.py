@@ -16,9 +16,9 @@ from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import command_line, printable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import reserved_folder
-from fpp_sweep.sweep.heading import print_heading
+from fpp_sweep.sweep.live import print_heading
 from fpp_sweep.sweep.resume_command import print_next_command
-from fpp_sweep.sweep.trial_view import print_trial
+from fpp_sweep.sweep.show import print_trial
 
 INTERRUPTED = 130  # exit status, as a shell has it for Ctrl-C
 

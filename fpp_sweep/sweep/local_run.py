@@ -9,21 +9,35 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from fpp_sweep.core.models.names import EMBEDDED
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import ENDED, TrialRecord, trial_name, waiting_record
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.search.question import reassess
 from fpp_sweep.space.space import Space
+from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.messages import note, plural
-from fpp_sweep.spec.process import set_thread_defaults, terminable
+from fpp_sweep.spec.process import cores, readers, set_thread_defaults, terminable
+from fpp_sweep.spec.progress import Bar
+from fpp_sweep.spec.specs import ModelInfo, PluginFile, WorkerSpec
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.plan import make_plan, validate
 from fpp_sweep.sweep.preflight import check_before_local_start
 from fpp_sweep.sweep.recording import SweepRecorder, errors_for_command, recording_end
 from fpp_sweep.sweep.start import Start, begin, removing_refused, start_of
+from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
+from fpp_sweep.sweep.worker_spec import shared_results_folder, worker_spec
 from fpp_sweep.tracking.delivery import deliver_or_explain
+from fpp_sweep.trial.plan import Plan
+from fpp_sweep.trial.store import TaskStore, folder_for
+
+if TYPE_CHECKING:
+    from fpp_sweep.trial.local_runner import LocalExecutor  # loads torch
 
 TrialCallback = Callable[[SweepFolder, TrialRecord], None]
 
@@ -64,8 +78,6 @@ def run_checked_locally(
 
 def _open_context(start: Start, options: Options) -> TrialContext:
     """Return what all trials of a run in this process have in common."""
-    from fpp_sweep.sweep.local_worker import open_locally  # loads torch, after all names were checked
-
     plan, executor = open_locally(start, options.plugins)
     return TrialContext(
         folder=start.record.folder,
@@ -118,3 +130,49 @@ def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:
             number += 1
         names.append(names_by_key.get(new.key, name))
     return names
+
+
+def open_locally(start: Start, plugins: Sequence[PluginFile]) -> tuple[Plan, LocalExecutor]:
+    """Load the model, check all that the space names, and record both; raise InputError if something has changed."""
+    from fpp_sweep.trial.local_runner import LocalExecutor  # loads torch, after all names were checked
+    from fpp_sweep.trial.worker import Worker  # likewise
+
+    space, folder = start.space, start.record.folder
+    worker = Worker(local_worker_spec(space, plugins), Bar)
+    plan = make_plan(space, worker)
+    validation = validate(space, worker, plan)
+    model = worker.model_info()
+    before = start.record.info
+    datasets = plan.datasets_by_key()
+    info = with_inputs(before, space, model, datasets.values(), validation)
+    for line in (*validation.notes, *image_changes(before, info)):
+        note(line)
+    start.accept(info)
+    store = TaskStore(folder.tasks, _shared_folder(space, plugins, model))
+    return plan, LocalExecutor(worker, TaskKeys(model, datasets, validation.prompts), store)
+
+
+def local_worker_spec(space: Space, plugins: Sequence[PluginFile]) -> WorkerSpec:
+    """Return what the worker of this process opens: unlike a worker on Ray, it has the whole machine."""
+    work = space.work
+    # operations of the embedded model are too small for a second thread, and its images for a second process
+    is_embedded = work.model == EMBEDDED
+    threads = work.threads
+    if threads is None:
+        threads = 1 if is_embedded else cores()
+    loaders = work.loaders
+    if loaders is None:
+        loaders = 0 if is_embedded else readers()
+    device = work.device
+    if work.gpus_per_worker == 0:
+        device = "cpu"
+    on_ray = worker_spec(space, gpus=1.0)
+    return replace(on_ray, device=device, threads=threads, loaders=loaders, device_share=1.0, plugins=tuple(plugins))
+
+
+def _shared_folder(space: Space, plugins: Sequence[PluginFile], model: ModelInfo) -> Path | None:
+    """Return the folder of results that sweeps on this machine share; results of plugins are not shared."""
+    folder = shared_results_folder(space)
+    if plugins or folder is None:
+        return None
+    return folder_for(folder, model)

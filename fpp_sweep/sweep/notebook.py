@@ -1,8 +1,8 @@
-"""A sweep in a notebook: rows, predictions and HTML, from its folder alone."""
+"""A sweep in a notebook: rows, predictions, figures and HTML, from its folder alone."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas  # type: ignore[import-untyped]
 
@@ -17,6 +17,9 @@ from fpp_sweep.report.html import blocks_to_html
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.summary import front_notes, state_line
 from fpp_sweep.trial.artifacts import dataset_and_seed, prediction_files, read_columns
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure  # type: ignore[import-untyped]
 
 COPIED = ("name", "kind", "state", "origin", "reason")  # fields of a record that a row has
 
@@ -89,3 +92,17 @@ def as_html(folder: SweepFolder) -> str:
     if statistics.front.compared:
         blocks.append(front_table(info, statistics.front, statistics))
     return blocks_to_html(blocks)
+
+
+def figures(folder: SweepFolder) -> dict[str, Figure]:
+    """Return the figures that have data, by name, in Plotly's own colours."""
+    from plotly.graph_objects import Figure  # takes seconds
+
+    from fpp_sweep.report.plots import front_plots, settings_plots  # loads Plotly and Optuna
+
+    info = folder.info()
+    statistics = statistics_of(folder, info, folder.trials())
+    plots = front_plots(info, statistics)
+    for strips in settings_plots(info, statistics.front).values():
+        plots += strips
+    return {plot.name: Figure(data=list(plot.traces), layout=plot.layout) for plot in plots}

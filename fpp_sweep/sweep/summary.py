@@ -7,21 +7,23 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from fpp_sweep.records.answer import statistics_of
+from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front
 from fpp_sweep.records.progress import progress_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.records.state import state_text
 from fpp_sweep.records.texts import format_values, question_texts
+from fpp_sweep.report.answer_section import answer_sections, settings_table
+from fpp_sweep.report.document import Block, Section, blocks_to_text
+from fpp_sweep.report.front_table import front_table
+from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.results_file import write_results
 from fpp_sweep.report.text import labelled_lines, output_width, wrap_words
-from fpp_sweep.spec.messages import plural, printable
+from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
-from fpp_sweep.sweep.failures import failure_lines
-from fpp_sweep.sweep.final_table import final_table
-from fpp_sweep.sweep.next_steps import LABEL_COLUMNS, next_lines
+from fpp_sweep.sweep.resume_command import resume_command
 from fpp_sweep.trial.trial import sum_by_stage
 
 INDENT = 2  # spaces before the second line of a sentence
@@ -117,3 +119,105 @@ def features_text(records: Sequence[TrialRecord]) -> str:
         return ""
     rate = images / total
     return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {time_shares(seconds)}"
+
+
+def final_table(info: SweepInfo, statistics: SweepStatistics, width: int) -> str:
+    """Return the answer, the front, and the settings of its trials, in lines of at most `width` columns."""
+    front = statistics.front
+    sections = answer_sections(statistics)
+    blocks: list[Block] = [front_table(info, front, statistics, settings=False, title=_title(info, front))]
+    settings = settings_table(front.chosen, _settings_title(front))
+    if not statistics.answer.finalists and len(settings.columns) > 1:
+        blocks.append(settings)
+    sections.append(Section("", blocks))
+    return blocks_to_text(sections, width).removeprefix("\n")
+
+
+def _title(info: SweepInfo, front: Front) -> str:
+    """Return the title of the table of the front, or of the trials if the sweep has no search."""
+    if front.evaluate_only and not front.finished:
+        return f"no trial of {info.name} has finished"
+    if front.evaluate_only:
+        return f"trials of {info.name} on {info.search_split}"
+    finished = plural(len(front.finished), "finished trial")
+    title = f"front of {info.name}: {len(front.members)} of {finished}, by {info.goals} on {info.search_split}"
+    if _has_other_finalists(front):
+        title += "; then other finalists"
+    return title
+
+
+def _settings_title(front: Front) -> str:
+    if front.evaluate_only:
+        return "Settings of the trials"
+    if _has_other_finalists(front):
+        return "Settings of the front and other finalists"
+    return "Settings of the front"
+
+
+def _has_other_finalists(front: Front) -> bool:
+    """Return whether there are finalists that are not on the front."""
+    return len(front.chosen) > len(front.members)
+
+
+FAILURES_SHOWN = 3
+
+
+def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
+    """Yield each failure's cause, traceback and repeat command, then the command that runs all failed trials again."""
+    failed = [record for record in records if record.has_failed]
+    for record in failed[:FAILURES_SHOWN]:
+        yield f"{record.name} failed: {record.reason}"
+        log = folder.log_file(record.name)
+        if log.is_file():  # a trial that failed before its start has none
+            yield f"    traceback   {log}"
+        yield f"    repeat      {repeat_command(folder, info, record)}"
+    further = [record.name for record in failed[FAILURES_SHOWN:]]
+    if further:
+        yield f"and {len(further)} more failed: {', '.join(further)}"
+        yield f"    reason      {runnable(command_line('show', [str(folder.path), further[0]]))}"
+    yield from _run_again_lines(folder, info, failed)
+
+
+def _run_again_lines(folder: SweepFolder, info: SweepInfo, failed: Sequence[TrialRecord]) -> Iterator[str]:
+    """Yield the command that runs failed trials again, for a user who has removed the cause."""
+    if info.state == "running" or not any(record.can_run_again for record in failed):
+        return
+    yield f"run again   {resume_command(folder, info)}"
+
+
+LABEL_COLUMNS = 12  # width of a line's label, such as `work`
+
+
+def next_lines(
+    folder: SweepFolder, info: SweepInfo, statistics: SweepStatistics, mlflow_links: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield what there is to open, and the command that uses the best config.
+
+    Without links to MLflow, the command that brings it up to date stands for them, since it prints them.
+    """
+    yield f"sweep       {folder.path}"
+    page = folder.report / "sweep.html"
+    if page.is_file():
+        yield f"page        {page.as_uri()}"
+    yield from _use_lines(folder, info, statistics)
+    label = "MLflow"
+    for line in mlflow_links or [runnable(command_line("sync", [str(folder.path)]))]:
+        yield f"{label:{LABEL_COLUMNS}}{line}"
+        label = ""  # on the first line only
+
+
+def _use_lines(folder: SweepFolder, info: SweepInfo, statistics: SweepStatistics) -> Iterator[str]:
+    """Yield the command that evaluates the recommended trial on the test split, or else the best baseline or the knee.
+
+    The best baseline replaces the knee only after the sweep.
+    """
+    if info.evaluate_only:
+        return
+    answer = statistics.answer
+    label, name = "the knee", statistics.front.trial_with("knee")
+    if answer.recommended:
+        label, name = "use it", answer.recommended
+    elif answer.best_baseline and info.state == "finished":
+        label, name = "baseline", answer.best_baseline
+    if name is not None and not folder.trial(name).is_imported:
+        yield f"{label:{LABEL_COLUMNS}}{use_command(folder, info, name)}"

@@ -18,7 +18,7 @@ from fpp_sweep.search.job import run_job
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.local_worker import local_worker_spec
+from fpp_sweep.sweep.local_run import local_worker_spec
 from fpp_sweep.sweep.opening import open_sweep
 from fpp_sweep.sweep.recording import SweepRecorder, recording_end
 from fpp_sweep.sweep.request import space_of_sweep

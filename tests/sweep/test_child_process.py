@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from fpp_sweep.sweep.child_process import PACKAGE
+from fpp_sweep.sweep.reporter import PACKAGE
 from tests.kit.processes import ROOT, environment
 
 # the parent, whose `sys.path` begins with the current folder, and its child
 PARENT = """
 import os, subprocess, sys
-from fpp_sweep.sweep.child_process import child_environment
+from fpp_sweep.sweep.reporter import child_environment
 os.chdir({folder!r})
 subprocess.run([sys.executable, "-c", "import fpp_sweep; print(fpp_sweep.__file__)"], env=child_environment())
 """

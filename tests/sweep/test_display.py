@@ -14,8 +14,7 @@ import pytest
 
 from fpp_sweep.records.progress import SweepProgress
 from fpp_sweep.search.searcher import TrialChange
-from fpp_sweep.sweep.display import Display, split_line, trial_line
-from fpp_sweep.sweep.live_status import Status
+from fpp_sweep.sweep.live import Display, Status, split_line, trial_line
 from tests.kit.records import ACCURACY, ECE, SECONDS, failed, split_result, trial
 
 GOALS = (ACCURACY, ECE)

@@ -12,8 +12,7 @@ from fpp_sweep.search.finalists import later_plans
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask
-from fpp_sweep.sweep.estimate import OVERHEAD, Speed, cost_lines, dry_run
-from fpp_sweep.sweep.expected import ExpectedSweep, config_lines, expected_configs
+from fpp_sweep.sweep.estimate import OVERHEAD, ExpectedSweep, Speed, config_lines, cost_lines, dry_run, expected_configs
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.tune import worker_counts
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT, named

@@ -7,7 +7,7 @@ import pytest
 from fpp_sweep.records.answer import statistics_of, statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL
-from fpp_sweep.sweep.final_table import final_table
+from fpp_sweep.sweep.summary import final_table
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
 from tests.kit.records import (

@@ -3,7 +3,7 @@
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.sweep.heading import heading
+from fpp_sweep.sweep.live import heading
 from tests.kit.records import sweep_info
 
 

@@ -23,7 +23,7 @@ from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.statistics.paired import corrected_differences
 from fpp_sweep.statistics.posthoc_maps import softmax
 from fpp_sweep.sweep.api import Trial
-from fpp_sweep.sweep.measured_samples import MeasuredSamples
+from fpp_sweep.sweep.importing import MeasuredSamples
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.imported import read_rows
 from fpp_sweep.trial.trial import DatasetResult, summarize, with_maps

@@ -16,9 +16,8 @@ from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.failures import failure_lines
 from fpp_sweep.sweep.request import recorded_trial, space_to_evaluate
-from fpp_sweep.sweep.summary import front_notes, state_line, summary_lines, work_texts
+from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_texts
 from fpp_sweep.sweep.sweep_info import new_info
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import baseline, failed, running, sweep_info, trial, write_sweep

@@ -10,7 +10,7 @@ import ray
 from ray._private.accelerators import NvidiaGPUAcceleratorManager
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.sweep.child_process import child_environment
+from fpp_sweep.sweep.reporter import child_environment
 from fpp_sweep.workers import session
 
 

@@ -1,28 +1,169 @@
-"""A running sweep on the terminal: a block of lines that is redrawn, or in a log a line from time to time."""
+"""A running sweep on the terminal: its announcement, then a block that is redrawn, or in a log a line now and then."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fpp_sweep.records.front import metric_of
-from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import Front, front_of, metric_of, values_of
+from fpp_sweep.records.pareto import hypervolume
+from fpp_sweep.records.progress import SweepProgress, progress_of
+from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.texts import format_metric, format_values
+from fpp_sweep.report.text import labelled_lines
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import Screen, duration
-from fpp_sweep.sweep.live_status import Status
+from fpp_sweep.spec.validation import as_mapping
 
-if TYPE_CHECKING:  # imports Ray
-    from fpp_sweep.search.searcher import TrialChange
+if TYPE_CHECKING:
+    from fpp_sweep.search.searcher import (
+        SweepSearcher,  # loads Ray
+        TrialChange,
+    )
+    from fpp_sweep.workers.status import SchedulerStatus
+
+SUBJECT_COLUMNS = 10
+
+
+def print_heading(folder: SweepFolder, space: Mapping[str, Any], objectives: Sequence[Objective], split: str) -> None:
+    """Print the announcement on stderr."""
+    screen = Screen(sys.stderr)
+    screen.draw(heading(folder, space, objectives, split, width=screen.columns()))
+
+
+def heading(
+    folder: SweepFolder, space: Mapping[str, Any], objectives: Sequence[Objective], split: str, *, width: int
+) -> list[str]:
+    """Return lines that begin with their subject, wrapped to a number of columns.
+
+    `space` has plain values, as it is recorded.
+    """
+    work, search = as_mapping(space.get("work", {})), as_mapping(space.get("search", {}))
+    goals = " and ".join(f"{objective.metric} ({objective.goal})" for objective in objectives)
+    datasets = ", ".join(work.get("datasets", ())) or work.get("dataset_file", "")
+    purpose = "evaluates" if search.get("evaluate_only") else "searches"
+    rows = {
+        "sweep": folder.path.name,
+        "question": " ".join(str(space.get("question", "")).split()),
+        purpose: f"{goals} on {split}",
+        "work": f"{work.get('model', '')} on {datasets}",
+        "budget": ", ".join(_budgets(search)),
+        "then": _final_stage(search, split),
+        "folder": str(folder.path),
+        "page": (folder.report / "sweep.html").as_uri(),
+    }
+    lines = []
+    for subject, text in rows.items():
+        if text:
+            lines += labelled_lines(subject, escaped(text), width, indent=SUBJECT_COLUMNS)
+    return lines
+
+
+def _budgets(search: Mapping[str, Any]) -> list[str]:
+    budgets = []
+    if search.get("trials"):
+        budgets.append(plural(search["trials"], "trial"))
+    if search.get("wall_clock"):
+        budgets.append(f"{duration(search['wall_clock'])} of wall clock")
+    if search.get("gpu_hours"):
+        budgets.append(f"{search['gpu_hours']} GPU-hours")
+    return budgets
+
+
+def _final_stage(search: Mapping[str, Any], split: str) -> str:
+    """Return what runs after the search; empty if nothing does."""
+    finalists = as_mapping(search.get("finalists", {}))
+    if search.get("evaluate_only"):
+        return ""
+    seeds = finalists.get("seeds", 1)
+    if seeds == 1:
+        return "" if split == "test" else "the front on test"
+    text = f"up to {plural(finalists.get('count', 0), 'finalist')} with {seeds} seeds each"
+    if split != "test":
+        text += ", the best of them on test"
+    if search.get("wall_clock") or search.get("gpu_hours"):
+        text += "; beyond the budget of time"  # it ends the search only
+    return text
+
+
+@dataclass(frozen=True)
+class Status:
+    """Progress, rates, front and troubles of a running sweep."""
+
+    phase: str  # baselines, search, test, ...
+    ended: Mapping[str, int]  # number of trials by state
+    running: int
+    total: int | None  # trials; None: as many as the time allows
+    images_per_second: float | None
+    front_size: int
+    best: Sequence[float]  # the front's best value in each objective; empty without a member above the floor
+    hypervolume: float | None
+    whole: SweepProgress  # with the stages after the search
+    workers: int
+    note: str  # empty if there is none
+    baselines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # values, by name
+    doing: Sequence[str] = ()  # long tasks of the workers
+
+    @property
+    def n_ended(self) -> int:
+        return sum(self.ended.values())
+
+
+def live_status(searcher: SweepSearcher, scheduler: SchedulerStatus, info: SweepInfo, *, seconds: float) -> Status:
+    """Return the state of a sweep whose driver has worked for `seconds`."""
+    progress = searcher.progress
+    front = front_of(info, searcher.records())
+    baselines = {baseline.label: values_of(baseline) for baseline in front.baselines}
+    notes = list(scheduler.notes)
+    images_per_second = None
+    if scheduler.counts.images:
+        images_per_second = scheduler.counts.images / seconds
+    return Status(
+        phase=progress.phase,
+        ended=searcher.ended(),
+        running=len(progress.running),
+        total=progress.total,
+        images_per_second=images_per_second,
+        front_size=len(front.members),
+        best=_best_values(front),
+        hypervolume=_hypervolume(front),
+        whole=progress_of(info, searcher.records(), info.spent + seconds),
+        workers=scheduler.workers,
+        note="; ".join(notes),
+        baselines=baselines,
+        doing=scheduler.doing,
+    )
+
+
+def _best_values(front: Front) -> list[float]:
+    """Return the best value in each objective of the members that a table may mark as best."""
+    if not front.eligible:
+        return []
+    best = []
+    for index, goal in enumerate(front.goals):
+        column = [values_of(member)[index] for member in front.eligible]
+        choose = max if goal == "max" else min
+        best.append(choose(column))
+    return best
+
+
+def _hypervolume(front: Front) -> float | None:
+    if front.reference is None or not front.members:
+        return None
+    return hypervolume([values_of(member) for member in front.members], front.goals, front.reference)
+
 
 REDRAW_INTERVAL = 0.2  # seconds between two states of the block on a terminal
 LOG_INTERVAL = 30.0  # seconds between two lines of status in a log

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fpp_sweep.checks.cluster_file import ClusterFile, check_cluster_file, read_cluster_file
 from fpp_sweep.checks.data import check_all
@@ -19,12 +22,118 @@ from fpp_sweep.checks.datasets import (
 )
 from fpp_sweep.checks.findings import Finding, compare_machines, finding_table, run_check
 from fpp_sweep.checks.machine import check_disk, check_machine
+from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import escaped, problem_of_system
-from fpp_sweep.sweep.doctor_target import NamedDatasets, Target
+from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.node_checks import findings_of_nodes
-from fpp_sweep.sweep.start_checks import check_plan_of, room_finding, start_finding
-from fpp_sweep.tracking.stores import check_address, open_store, sqlite_file
-from fpp_sweep.workers.session import session
+from fpp_sweep.sweep.plan import check_plan, sources_of, splits_of_space
+from fpp_sweep.sweep.preflight import check_before_ray_start
+from fpp_sweep.sweep.request import space_to_tune
+from fpp_sweep.sweep.worker_pool import gpus_of_a_worker, machine_of_session, needs_of_workers
+from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.tracking.stores import check_address, open_store, sqlite_file, uri_of_new_sweep
+from fpp_sweep.workers.needs import Resources
+from fpp_sweep.workers.session import machines_of_session, session
+
+if TYPE_CHECKING:
+    from fpp_sweep.trial.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDatasets:
+    """Datasets and groups by name, and where their files are."""
+
+    names: Sequence[str]
+    data_root: str | None
+    dataset_file: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The sweep that is checked, or the machine alone."""
+
+    worker: WorkerSpec
+    options: Options
+    space: Space | None = None
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        if self.space is None:
+            return ()
+        return self.space.work.datasets or ("custom",)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that the sweep reads; the first one is searched."""
+        if self.space is None:
+            return ()
+        return tuple(splits_of_space(self.space))
+
+    @property
+    def named_datasets(self) -> NamedDatasets | None:
+        if self.space is None:
+            return None
+        work = self.space.work
+        return NamedDatasets(work.datasets, work.data_root, work.dataset_file)
+
+    @property
+    def tracking_uri(self) -> str | None:
+        """The MLflow store of the sweep; for the machine alone, the one that is named, or None."""
+        named = self.options.tracking_uri
+        if self.space is None:
+            return named
+        return uri_of_new_sweep(named or self.space.work.tracking_uri)
+
+
+def target_of(path: Path | None, overrides: Sequence[str], options: Options) -> Target:
+    """Return the sweep of a space file; without a file, the machine alone."""
+    if path is None:
+        return Target(worker=WorkerSpec(model="tiny", folder=os.getcwd()), options=options)
+    space = space_to_tune(path, overrides)
+    device = "auto" if gpus_of_a_worker(space.work, gpus_of_session=1.0) else "cpu"
+    worker = replace(worker_spec(space, gpus=0.0), device=device, plugins=options.plugins)
+    return Target(worker=worker, options=options, space=space)
+
+
+def start_finding(space: Space, options: Options) -> Finding:
+    """Check what the driver checks before Ray starts."""
+    remedy = "correct the setting or plugin that is named there: `tune` would stop there, too"
+    return run_check("start of the sweep", remedy, partial(check_start, space, options))
+
+
+def check_start(space: Space, options: Options) -> Finding:
+    check_before_ray_start(space, options)
+    return Finding("ok", "the settings can be used")
+
+
+def room_finding(space: Space, *, on_cluster: bool) -> Finding:
+    """Check the room for workers in a Ray session on this machine, or on the cluster that this process has joined."""
+    remedy = "lower the setting that is named there, or run on a larger machine or cluster"
+    return run_check("room for workers", remedy, partial(check_room, space, on_cluster=on_cluster))
+
+
+def check_room(space: Space, *, on_cluster: bool) -> Finding:
+    machines: Sequence[Resources]
+    if on_cluster:
+        machines = machines_of_session()
+    else:
+        machines = [machine_of_session(space.work)]
+    needs, note = needs_of_workers(space.work, machines, on_cluster=on_cluster)
+    if note:
+        return Finding("note", note)
+    return Finding("ok", plural(needs.workers or needs.workers_with_room(machines), "worker"))
+
+
+def check_plan_of(space: Space, worker: Worker) -> Finding:
+    """Check what the workers check; the error of the first check that fails ends the others."""
+    notes = check_plan(space, worker).validation.notes
+    if notes:
+        return Finding("note", "; ".join(notes))
+    n_methods, n_prompts = len(space.methods()), len(sources_of(space))
+    return Finding("ok", f"{plural(n_methods, 'method')} and {plural(n_prompts, 'prompt')} can be used")
+
 
 NODE_SECONDS = 600.0  # for a node to answer: it loads the model, and classifies some images of every dataset
 
