@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from fpp_sweep.cli.command import Parser, parser, run
 from fpp_sweep.core.images.cache import default_cache, readable_size
@@ -36,20 +35,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(cache_entries.entry_table(root, entries))
         return
     selected = cache_entries.select_entries(entries, args.older_than, args.larger_than)
-    sizes: dict[Path, int] = {}  # sizes of the files or folders to be removed
-    if args.damaged:
-        for file, problem in cache_entries.damaged_files(selected):
-            print(printable(f"{file}: {problem}"))
-            sizes[file] = cache_entries.total_size([file])
-    else:
-        for entry in selected:
-            sizes[entry.folder] = entry.size
-    print_selection(sizes)
-    if not sizes or not is_agreed(args.yes):
-        return
-    if args.damaged:
-        cache_entries.remove_files(sizes)
-    else:
+    for entry in selected:
+        print(f"{readable_size(entry.size):>9}  {printable(entry.folder)}")
+    print(f"{len(selected)} to remove, {readable_size(sum(entry.size for entry in selected))}")
+    if selected and is_agreed(args.yes):
         for line in cache_entries.remove_entries(selected):
             print(printable(line))
 
@@ -69,21 +58,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     prune.add_argument("--larger-than", type=size_argument, metavar="SIZE", help="such as 500MB or 2GB")
     prune.add_argument("--all", action="store_true", help="every entry")
-    prune.add_argument("--damaged", action="store_true", help="only damaged files")
     prune.add_argument("--yes", action="store_true", help="remove without asking; required without a terminal")
     args = options.parse_args(argv)
-    if args.command == "prune" and not (
-        args.damaged or args.all or args.older_than is not None or args.larger_than is not None
-    ):
-        raise InputError("prune: nothing is selected; give --older-than, --larger-than, --damaged or --all")
+    if args.command == "prune" and not args.all and args.older_than is None and args.larger_than is None:
+        raise InputError("prune: nothing is selected; give --older-than, --larger-than or --all")
     return args
-
-
-def print_selection(sizes: Mapping[Path, int]) -> None:
-    """Print size and path of each file or folder to be removed, and the sum below."""
-    for path, size in sizes.items():
-        print(f"{readable_size(size):>9}  {printable(path)}")
-    print(f"{len(sizes)} to remove, {readable_size(sum(sizes.values()))}")
 
 
 def is_agreed(yes: bool) -> bool:

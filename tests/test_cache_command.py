@@ -90,12 +90,6 @@ def test_an_entry_of_another_format_is_listed_with_its_format_and_can_be_pruned(
     assert entries(cache) == []
 
 
-def test_features_of_another_format_are_not_damaged(cache, capsys):
-    folder = write_other_format(cache)
-    assert "0 to remove" in command(capsys, "prune", "--cache", cache, "--damaged", "--yes")
-    assert len(list(folder.iterdir())) == 2
-
-
 def test_foreign_files_are_neither_listed_nor_removed(tmp_path, capsys):
     (tmp_path / "features").mkdir()
     (tmp_path / "features" / "manifest.json").write_text('{"format": "something else"}')
@@ -169,14 +163,6 @@ def test_prune_needs_a_criterion_with_an_age_or_a_size(cache, words, message):
         main(["prune", "--cache", str(cache), *words])
 
 
-def test_prune_damaged_removes_only_damaged_files(cache, capsys):
-    chunks = sorted(cache.rglob("*.safetensors"))
-    chunks[1].write_bytes(chunks[1].read_bytes()[:-1])
-    shown = command(capsys, "prune", "--cache", cache, "--damaged", "--yes")
-    assert "1 to remove" in shown
-    assert sorted(cache.rglob("*.safetensors")) == [chunks[0], *chunks[2:]]
-
-
 def test_prune_keeps_an_entry_that_a_run_is_filling(cache, capsys):
     busy = entries_by_age(cache)[1]
     descriptor = os.open(busy, os.O_RDONLY)
@@ -228,8 +214,7 @@ def test_an_entry_that_is_a_link_is_neither_listed_nor_followed(tmp_path, outsid
     linked.symlink_to(outside)
     before = contents(outside)
     assert command(capsys, "list", "--cache", tmp_path / "cache").endswith(": 0 entries, 0 B\n")
-    for condition in ("--all", "--damaged"):
-        assert "0 to remove" in command(capsys, "prune", condition, "--yes", "--cache", tmp_path / "cache")
+    assert "0 to remove" in command(capsys, "prune", "--all", "--yes", "--cache", tmp_path / "cache")
     assert contents(outside) == before
     assert linked.is_symlink()
 
@@ -243,7 +228,6 @@ def test_links_inside_an_entry_of_features_are_removed_and_not_followed(cache, o
     listed = command(capsys, "list", "--cache", cache)
     assert "of-another-folder" not in listed
     assert "no readable manifest" in listed
-    assert "0 to remove" in command(capsys, "prune", "--damaged", "--yes", "--cache", cache)
     command(capsys, "prune", "--all", "--yes", "--cache", cache)
     assert entries(cache) == []
     assert contents(outside) == before
@@ -254,21 +238,19 @@ def test_a_pipe_in_an_entry_does_not_block(cache):
     (old / "manifest.json").unlink()
     os.mkfifo(old / "manifest.json")
     os.mkfifo(new / "00009-0123456789abcdef.safetensors")
-    for words in (["list"], ["prune", "--damaged", "--yes"]):
-        program = [sys.executable, "-m", "fpp_sweep.cache", *words, "--cache", cache]
-        ended = subprocess.run(program, timeout=60, capture_output=True, text=True)
-        assert (ended.returncode, ended.stderr) == (0, "")
+    program = [sys.executable, "-m", "fpp_sweep.cache", "list", "--cache", cache]
+    ended = subprocess.run(program, timeout=60, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_names_of_files_and_folders_cannot_control_the_terminal(tmp_path, capsys):
     folder = tmp_path / "cache\x1b[31m" / "features" / "0123456789abcdef"
     folder.mkdir(parents=True)
     (folder / "00000-\x1b[32m.safetensors").write_text("damaged")
-    for words in (["list"], ["prune", "--damaged", "--yes"], ["prune", "--all", "--yes"]):
+    for words in (["list"], ["prune", "--all", "--yes"]):
         shown = command(capsys, *words, "--cache", tmp_path / "cache\x1b[31m")
         assert "\x1b" not in shown
         assert r"cache\x1b[31m" in shown
-        assert (r"00000-\x1b[32m.safetensors: cannot be read" in shown) == ("--damaged" in words)
 
 
 @pytest.fixture
@@ -301,17 +283,9 @@ def test_a_use_renews_the_time_of_a_finished_task(cache, tasks, capsys):
     assert len(list(tasks.glob("*/*.task"))) == 2
 
 
-def test_damaged_finished_tasks_can_be_removed(cache, tasks, capsys):
-    file_of(tasks, "b" * 24).write_bytes(b"no result")
-    output = command(capsys, "prune", "--cache", cache, "--damaged", "--yes")
-    assert f"{file_of(tasks, 'b' * 24)}: not a whole result of a task" in output
-    assert [file.stem for file in tasks.glob("*/*.task")] == ["a" * 24]
-
-
 def test_a_link_among_finished_tasks_is_not_followed(cache, tasks, outside, capsys):
     (tasks / "cc").symlink_to(outside)
     before = contents(outside)
     assert " 2 finished tasks of sweeps " in command(capsys, "list", "--cache", cache)
-    for condition in ("--damaged", "--all"):
-        assert str(outside) not in command(capsys, "prune", condition, "--yes", "--cache", cache)
+    assert str(outside) not in command(capsys, "prune", "--all", "--yes", "--cache", cache)
     assert contents(outside) == before

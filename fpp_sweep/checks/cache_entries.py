@@ -14,13 +14,11 @@ from typing import Any
 
 from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.core.images.cache import MANIFEST, readable_size, unused
-from fpp_sweep.core.images.chunks import SUFFIX, Chunk, DamagedChunk
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_own
 from fpp_sweep.spec.messages import printable
-from fpp_sweep.trial.store import FORMAT, is_whole
 
 TASKS = "tasks"  # folder of the results that all sweeps share
 FEATURES = "features"
@@ -179,41 +177,6 @@ def remove_entries(entries: Iterable[CacheEntry]) -> Iterator[str]:
 def remove_files(files: Iterable[Path]) -> None:
     for file in files:
         file.unlink(missing_ok=True)
-
-
-def damaged_files(entries: Sequence[CacheEntry]) -> Iterator[tuple[Path, str]]:
-    """Yield the files that cannot be read as what they are named, with the problem; other formats are not judged."""
-    for entry in entries:
-        if entry.holds_tasks:
-            is_judged = entry.manifest.get("format") == FORMAT
-            problem_of = _task_problem
-        else:
-            is_judged = not entry.has_other_format
-            problem_of = _chunk_problem
-        if not is_judged:
-            continue
-        for file in entry.files:
-            problem = problem_of(file)
-            if problem:
-                yield file, problem
-
-
-def _task_problem(file: Path) -> str:
-    if is_whole(file):
-        return ""
-    return "not a whole result of a task"
-
-
-def _chunk_problem(file: Path) -> str:
-    if file.suffix != SUFFIX:
-        return ""
-    try:
-        Chunk.read(file)
-    except FileNotFoundError:  # removed meanwhile
-        return ""
-    except DamagedChunk as error:
-        return str(error)
-    return ""
 
 
 def modified_time(file: Path) -> float:

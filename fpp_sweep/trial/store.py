@@ -88,11 +88,6 @@ def file_of(root: Path, key: str) -> Path:
     return root / key[:2] / f"{key}.task"
 
 
-def is_whole(file: Path) -> bool:
-    """Return whether a file holds an undamaged result of the key that it is named after."""
-    return _read(file.parent.parent, file.stem) is not None
-
-
 def _read(root: Path, key: str) -> TaskResult | None:
     try:
         content = read_own(file_of(root, key))
