@@ -10,6 +10,7 @@ from fpp_sweep.records.answer import sentence_of, statistics_of
 from fpp_sweep.report.answer_section import answer_sections, difference_table, settings_table
 from fpp_sweep.report.html import blocks_to_html
 from fpp_sweep.report.table import Table, to_text
+from fpp_sweep.report.writing import write_report
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import trial
@@ -66,6 +67,18 @@ def test_the_note_states_if_any_difference_is_significant(statistics, tmp_path):
     folder = write_measured_sweep(tmp_path / "equal", World(400), equal, ("val", "test"))
     answer = statistics_of(folder, folder.info(), folder.trials()).answer
     assert difference_table(answer).notes[0].startswith("no difference is significant at 5 % after Holm's")
+
+
+@pytest.mark.parametrize(("sides", "has_colours"), [(SIDES, True), (dict.fromkeys(SIDES, (0.6, 0.1)), False)])
+def test_the_table_is_folded_on_the_page_and_its_colours_are_explained_if_it_has_any(tmp_path, sides, has_colours):
+    folder = write_measured_sweep(tmp_path / "sweep", World(400), sides, ("val", "test"))
+    write_report(folder, pages=True)
+    page = (folder.report / "sweep.html").read_text()
+    answer, folded, _ = re.split(r"<details>|</details>", page[page.index('<section id="answer">') :], maxsplit=2)
+    assert 'class="lead"' in answer
+    assert "<table" not in answer
+    assert "minus baselines, on" in folded
+    assert ("Green: " in folded) == has_colours
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
