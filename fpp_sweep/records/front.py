@@ -11,7 +11,7 @@ from itertools import combinations
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
+from fpp_sweep.space.objectives import FLOOR, Objective, goals_of, metrics_of
 from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
@@ -32,7 +32,7 @@ class Front:
     baselines: tuple[TrialRecord, ...]  # finished ones
     reference: tuple[float, ...] | None  # corner of the hypervolume
     search_split: str = "val"
-    floor: float = DEFAULT_FLOOR  # points of accuracy below zero-shot, beyond which a trial gets no mark
+    floor: float = DEFAULT_FLOOR  # points of accuracy below zero-shot, beyond which a trial is infeasible
     evaluate_only: bool = False  # True if tables list every trial, as none was to be chosen
 
     @property
@@ -65,10 +65,12 @@ class Front:
 
     @property
     def why_empty(self) -> str:
-        """The reason for which no trial is on the front, as a sentence."""
+        """The reason for which no trial is on the front, as a clause."""
+        if self.infeasible and all(self.is_below_floor(trial) for trial in self.infeasible):
+            return f"all finished trials are more than {self.floor:g} points below {catalogue.ZERO_SHOT}"
         if self.infeasible:
-            return "No trial that finished keeps all constraints."
-        return "No trial is complete."
+            return "no trial keeps all constraints"
+        return "no trial is complete"
 
     @cached_property
     def dominated(self) -> tuple[TrialRecord, ...]:
@@ -111,16 +113,7 @@ class Front:
 
     def is_below_floor(self, record: TrialRecord) -> bool:
         """Return True for a trial that is more than `floor` points less accurate than zero-shot."""
-        if self._zero_shot is None or record.kind == "baseline":
-            return False
-        return is_less_accurate(record, self._zero_shot, self.search_split, self.floor)
-
-    @cached_property
-    def _zero_shot(self) -> TrialRecord | None:
-        for baseline in self.baselines:
-            if baseline.label == catalogue.ZERO_SHOT:
-                return baseline
-        return None
+        return FLOOR in record.broken
 
     @cached_property
     def own_baselines(self) -> list[TrialRecord]:
@@ -142,31 +135,21 @@ class Front:
         return pareto.worst([median_trial, *_points(self.own_baselines)], self.goals)
 
     def by_trade_off(self, records: Sequence[TrialRecord]) -> list[TrialRecord]:
-        """Return records by their trade-off of the objectives, the knee first; those below the floor last."""
+        """Return records by their trade-off of the objectives, the knee first."""
         order = pareto.knee_order(_points(records), self.goals, self.corner)
-        ranked = [records[index] for index in order]
-        return sorted(ranked, key=self.is_below_floor)
-
-    @cached_property
-    def eligible(self) -> list[TrialRecord]:
-        """The members that may be called best: those that are not below the floor of accuracy."""
-        eligible = []
-        for member in self.members:
-            if not self.is_below_floor(member):
-                eligible.append(member)
-        return eligible
+        return [records[index] for index in order]
 
     @cached_property
     def marks(self) -> dict[str, list[str]]:
-        """The marks of each front member: `knee`, `best accuracy`, ...; none for trials below the floor."""
+        """The marks of each front member: `knee`, `best accuracy`, ...."""
         marks: dict[str, list[str]] = {member.name: [] for member in self.members}
-        if not self.eligible:
+        if not self.members:
             return marks
         for index, objective in enumerate(self.objectives):
             sign = catalogue.sign(objective.goal)
-            winner = max(self.eligible, key=lambda member: sign * values_of(member)[index])
+            winner = max(self.members, key=lambda member: sign * values_of(member)[index])
             marks[winner.name].append(f"best {objective.metric}")
-        marks[self.by_trade_off(self.eligible)[0].name].append("knee")
+        marks[self.by_trade_off(self.members)[0].name].append("knee")
         return marks
 
     def trial_with(self, mark: str) -> str | None:
@@ -208,7 +191,7 @@ class Front:
         if self.is_below_floor(record):
             remarks.append(f"more than {self.floor:g} points below {catalogue.ZERO_SHOT}")
         remarks += _orders_remarks(record)
-        if not record.feasible:
+        if set(record.broken) - {FLOOR}:
             remarks.append("breaks a constraint")
         if record.outside:
             remarks.append(OUTSIDE)

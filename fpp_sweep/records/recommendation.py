@@ -293,9 +293,7 @@ def _why_no_finalist(info: SweepInfo, front: Front) -> str:
         return "no trial has been judged yet"  # a sweep may have no final stage
     if front.trials:
         return "the trials have no usable block statistics"
-    if front.infeasible:
-        return "no trial keeps all constraints"
-    return "no trial is complete"
+    return front.why_empty
 
 
 def _later_splits(info: SweepInfo) -> list[str]:

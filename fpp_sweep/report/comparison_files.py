@@ -66,7 +66,7 @@ def sweep_entries(folders: Sequence[SweepFolder]) -> list[Entry]:
         front = sweep.statistics.front
         marked = [member for member in front.members if front.marks[member.name]]
         if not marked:
-            raise InputError(f"{label}: {front.why_empty if not front.members else 'no trial is above the floor'}")
+            raise InputError(f"{label}: {front.why_empty}")
         trials += [Entry(f"{label}/{member.label}", member, sweep) for member in marked]
         for baseline in front.baselines:
             baselines.setdefault(_identity(baseline, sweep), Entry(baseline.label, baseline, sweep))

@@ -126,12 +126,12 @@ def front_figures(info: SweepInfo, statistics: SweepStatistics) -> list[FrontFig
 def front_figure(info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, int]) -> FrontFigure:
     front = statistics.front
     below = trials_below_floor(front)
-    points = [_points(front, _without(front.dominated, below), pair, kind="trials", label="trials", color=GREY)]
-    infeasible = _without(front.infeasible, below)
+    points = [_points(front, front.dominated, pair, kind="trials", label="trials", color=GREY)]
+    infeasible = [record for record in front.infeasible if record not in below]
     if infeasible:
         crosses = _points(front, infeasible, pair, kind="infeasible", label="break a constraint", color=GREY)
         points.append(replace(crosses, marker=CROSS))
-    members = _points(front, _without(front.members, below), pair, kind="front", label="front", color=BLUE)
+    members = _points(front, front.members, pair, kind="front", label="front", color=BLUE)
     points.append(_with_intervals(members, info, statistics, pair))
     for baseline, marker, color in zip(front.baselines, cycle(MARKERS[1:]), cycle(PALETTE[1:]), strict=False):
         point = _points(front, [baseline], pair, kind="baseline", label=baseline.label, color=color)
@@ -159,11 +159,6 @@ def trials_below_floor(front: Front) -> list[TrialRecord]:
     if len(below) == len(front.finished):
         return []
     return below
-
-
-def _without(records: Sequence[TrialRecord], left_out: Sequence[TrialRecord]) -> list[TrialRecord]:
-    names = {record.name for record in left_out}
-    return [record for record in records if record.name not in names]
 
 
 def _at_edge(points: Points, frame: Frame | None) -> Points:

@@ -27,8 +27,7 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
     is unlikely or unknown are left out.
 
     Trials with the settings of a baseline are left out, because the baseline runs anyway. Of trials with equal settings
-    or equal results the first one is chosen. Trials below the floor of accuracy are left out if there are other
-    candidates.
+    or equal results the first one is chosen.
     """
     candidates = _candidates(front)
     supports = supports_of(folder, front, candidates, front.search_split)
@@ -51,16 +50,13 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
 
 
 def _candidates(front: Front) -> list[TrialRecord]:
-    """Return the feasible trials nearest to the front, or only those above the floor of accuracy if there are any."""
+    """Return the feasible trials nearest to the front."""
     baseline_keys = {baseline.key for baseline in front.baselines}
     candidates = []
-    above_floor = []
     for record in first_by_settings(front.nearest(MAX_COMPARED)):
         if record.feasible and record.key not in baseline_keys:
             candidates.append(record)
-            if not front.is_below_floor(record):
-                above_floor.append(record)
-    return above_floor or candidates
+    return candidates
 
 
 def _first_by_results(records: Sequence[TrialRecord], split: str) -> list[TrialRecord]:

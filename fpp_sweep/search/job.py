@@ -154,12 +154,11 @@ def ended_early(record: TrialRecord, split: str, state: State, reason: str, deta
 
 
 def _results_of_baselines(context: TrialContext) -> dict[str, SplitResult]:
-    """Return the results that constraints are relative to, by baseline."""
+    """Return the results that constraints are relative to, by baseline, without baselines that failed."""
     results = {}
     for constraint in context.constraints:
         if constraint.baseline is not None:
             record = context.folder.trial(baseline_name(constraint.baseline))
-            if context.search_split not in record.results:
-                raise ValueError(f"constraint {constraint.name}: baseline {constraint.baseline} failed")
-            results[constraint.baseline] = record.results[context.search_split]
+            if context.search_split in record.results:
+                results[constraint.baseline] = record.results[context.search_split]
     return results

@@ -252,7 +252,8 @@ def _with_values(record: TrialRecord, space: Space, baselines: Mapping[str, Spli
         values = [measured_value(result, metric) for metric in metrics_of(space.objectives)]
         constraints = {}
         if record.kind == "trial":
-            constraints = violations(space.constraints, result, baselines) | gate_violation(gate, record.drift)
+            constraints = violations(space.constraints_and_floor(), result, baselines)
+            constraints |= gate_violation(gate, record.drift)
     except (InputError, FloatingPointError) as error:
         if record.is_imported:  # it has no such metric, so that tables leave it out
             return replace(record, values=None)

@@ -334,7 +334,7 @@ class SweepSearcher(Searcher):
             if record.kind == "trial":
                 self.study.tell(record)
                 self._failures_in_a_row = self._failures_in_a_row + 1 if record.state == "failed" else 0
-            elif any(constraint.baseline == record.label for constraint in self._space.constraints):
+            elif self._is_reference(record):
                 self._begin_study()  # trials of an earlier question are measured against the baseline now
         self._announce(record, split, has_ended=True)
 
@@ -388,13 +388,16 @@ class SweepSearcher(Searcher):
         return self._next_final_job()
 
     def _waits_for_baselines(self) -> bool:
-        """Return True if a constraint is relative to a baseline, and any baseline is running."""
-        if not any(constraint.baseline for constraint in self._space.constraints):
-            return False
+        """Return True if a baseline that a constraint is relative to runs on the split of the search."""
         for running in self._running.values():
-            if self._records[running.job.name].kind == "baseline":
+            if running.job.split == self.search.split and self._is_reference(self._records[running.job.name]):
                 return True
         return False
+
+    def _is_reference(self, record: TrialRecord) -> bool:
+        """Return True for a baseline that a constraint is relative to."""
+        references = [constraint.baseline for constraint in self._space.constraints_and_floor()]
+        return record.kind == "baseline" and record.label in references
 
     def _problem_of_baselines(self) -> str | None:
         """Return why a constraint cannot be computed, if the baseline that it is relative to has no result."""

@@ -20,6 +20,7 @@ from fpp_sweep.spec.validation import COMPUTED_DEFAULT, Number, check_fields, ch
 
 MAX_OBJECTIVES = 3
 MAX_NAME = 64  # characters
+FLOOR = "floor"  # name of the constraint that `search.floor` stands for
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 
@@ -148,7 +149,7 @@ def check_objectives(objectives: Sequence[Objective]) -> None:
 
 def check_constraints(constraints: Sequence[Constraint], baselines: Sequence[str]) -> None:
     """Raise InputError unless constraints have different names and refer to baselines that run."""
-    names: set[str] = set()
+    names = {FLOOR}
     for index, constraint in enumerate(constraints):
         key = f"constraints.{index}"
         name, baseline = constraint.name, constraint.baseline

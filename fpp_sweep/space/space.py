@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 
 from fpp_sweep.space.grid import Block, block_points, check_grid, check_size, combinations, split_keys
 from fpp_sweep.space.objectives import (
+    FLOOR,
     Constraint,
     Name,
     Objective,
@@ -280,6 +281,15 @@ class Space:
         return tuple(sorted(columns))
 
     # -------------------------------------------------------- points
+
+    def constraints_and_floor(self) -> tuple[Constraint, ...]:
+        """Return the constraints of trials; one of them is the floor of accuracy if zero-shot is a baseline."""
+        reference = catalogue.ZERO_SHOT
+        if reference not in self.work.baselines:
+            return self.constraints
+        least = -self.search.floor
+        floor = Constraint(name=FLOOR, metric=catalogue.ACCURACY, at_least=least, baseline=reference)
+        return (*self.constraints, floor)
 
     def gate(self) -> float | None:
         """Return the largest drift that a pretraining may have; None: trials have no gate."""

@@ -30,7 +30,7 @@ from fpp_sweep.spec.validation import (
 
 PUBLISHED = ("paper", "code")  # publishers of settings of FPP; each is a baseline, and a point that is tried first
 BASELINES = (*catalogue.COMPARED, *catalogue.PUBLISHED)
-DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial gets no mark
+DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial is not on the front
 EMBEDDED_GATE = 0.4  # `search.gate` of the embedded model (studies/gate.md)
 MIN_SHARE = 0.01  # smallest share of a CPU or GPU; a machine's cores are hundreds of these
 NO_MAP = "none"  # in `work.posthoc`: the method's own probabilities
@@ -195,7 +195,7 @@ class Search:
     finalists: Finalists = field(default_factory=Finalists)
     # by metric, or metric of a dataset: a loss that does not count
     margin: Annotated[Mapping[str, NotNegative], BeforeValidator(_check_margins)] = field(default_factory=dict)
-    floor: Above0 = DEFAULT_FLOOR  # points of accuracy below zero_shot without marks
+    floor: Above0 = DEFAULT_FLOOR  # points of accuracy that a trial may be below zero_shot
     gate: Gate = None  # largest drift of a pretraining; none: by model; false: no gate
     notify: Text | None = None  # a command that gets the state and the front at the end
 

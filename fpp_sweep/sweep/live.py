@@ -108,7 +108,7 @@ class Status:
     total: int | None  # trials; None: as many as the time allows
     images_per_second: float | None
     front_size: int
-    best: Sequence[float]  # the front's best value in each objective; empty without a member above the floor
+    best: Sequence[float]  # the front's best value in each objective; empty without members
     hypervolume: float | None
     whole: SweepProgress  # with the stages after the search
     workers: int
@@ -148,12 +148,12 @@ def live_status(searcher: SweepSearcher, scheduler: SchedulerStatus, info: Sweep
 
 
 def _best_values(front: Front) -> list[float]:
-    """Return the best value in each objective of the members that a table may mark as best."""
-    if not front.eligible:
+    """Return the best value in each objective of the front."""
+    if not front.members:
         return []
     best = []
     for index, goal in enumerate(front.goals):
-        column = [values_of(member)[index] for member in front.eligible]
+        column = [values_of(member)[index] for member in front.members]
         choose = max if goal == "max" else min
         best.append(choose(column))
     return best
@@ -302,8 +302,6 @@ def _front_notes(status: Status, objectives: Sequence[Objective]) -> list[str]:
     if status.best:
         best = ", ".join(_best_value(status, index, objective) for index, objective in enumerate(objectives))
         notes.append(f"front of {status.front_size}, best {best}")
-    elif status.front_size:
-        notes.append(f"front of {status.front_size}, all below the floor of accuracy")
     if status.hypervolume is not None:
         note = f"hypervolume {status.hypervolume:.4g}"
         if not status.hypervolume:

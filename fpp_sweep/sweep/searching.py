@@ -37,7 +37,7 @@ def context_of(folder: SweepFolder, space: Space, opened: OpenedSweep, plugins: 
         plan=opened.plan,
         later_plans=opened.later_plans,
         objectives=space.objectives,
-        constraints=space.constraints,
+        constraints=space.constraints_and_floor(),
         search_split=space.search.split,
         gate=space.gate(),
         plugins=plugins,

@@ -85,7 +85,7 @@ def state_line(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialReco
 def front_notes(info: SweepInfo, front: Front) -> Iterator[str]:
     """Yield notes on a front that is empty or has no volume."""
     if front.infeasible and not front.members:
-        yield "No trial that finished keeps all constraints: none is on the front."
+        yield f"{front.why_empty.capitalize()}: none is on the front."
     if info.reference is not None and front.hypervolume:
         _, volume = front.hypervolume[-1]
         if volume == 0:

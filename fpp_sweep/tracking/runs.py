@@ -407,11 +407,8 @@ def _point(key: str, value: float, step: int, seconds: float) -> Point:
 
 
 def _improved(front: Front, record: TrialRecord, best: Mapping[str, float]) -> dict[str, float]:
-    """Return the objectives in which a trial is better than the best so far.
-
-    A trial that breaks a constraint or is below the floor of accuracy is never the best, as in the tables.
-    """
-    if record.values is None or not record.feasible or front.is_below_floor(record):
+    """Return the objectives in which a trial that keeps all constraints is better than the best so far."""
+    if record.values is None or not record.feasible:
         return {}
     improved = {}
     for objective, value in zip(front.objectives, record.values, strict=False):

@@ -103,6 +103,11 @@ def trial(
     return TrialRecord(**{**fields, **changes})
 
 
+def below_floor(number, accuracy, ece, **changes):
+    """Return the record of a complete trial that is below the floor of accuracy."""
+    return trial(number, accuracy, ece, constraints={"floor": 10.0}, **changes)
+
+
 def failed(number, reason="FloatingPointError: non-finite objectives ['ece']", **changes):
     """Return the record of a trial that failed after 5 seconds."""
     return trial(

@@ -409,7 +409,7 @@ def test_without_an_objective_on_accuracy_a_trial_below_its_floor_is_not_recomme
     sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.31, 0.05)}
     answer = answer_by_ece(write_sweep_of(tmp_path, sides, objectives=(ECE,)))
     assert answer.best_baseline is not None
-    assert answer.reason == "trial-0002 is below the floor of accuracy"
+    assert answer.reason == "all finished trials are more than 5 points below zero_shot"
     sides["trial-0002"] = (0.57, 0.05)
     answer = answer_by_ece(write_sweep_of(tmp_path / "above", sides, objectives=(ECE,)))
     assert answer.recommended == "trial-0002"

@@ -499,7 +499,7 @@ def test_a_record_that_lacks_a_seed_of_a_dataset_is_refused_by_its_name(tmp_path
         (["nowhere", "far"], "unknown sweep 'nowhere'"),
         (["far", "."], ". is not a sweep's folder (it has no sweep.json)"),
         (["far", "far"], "far: is given twice; give different sweeps"),
-        (["far", "none"], "none: No trial is complete"),
+        (["far", "none"], "none: no trial is complete"),
         (["few", "trial-0001", "trial-0002", "--split", "test"], "--split: not all were run on test; all were on val"),
         (["bare", "trial-0001", "trial-0002"], "trial-0001 has no block statistics on val: nothing can be paired"),
         (["far", "bare"], "bare/trial-0002 has no block statistics on val: nothing can be paired"),

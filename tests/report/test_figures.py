@@ -12,14 +12,14 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.report.figures import StaticFigure, axis_titles, draw_front, front_figures, write_front_picture
 from fpp_sweep.report.plots import front_plots
 from tests.kit.names import TPT, ZERO_SHOT
-from tests.kit.records import ACCURACY, ECE, NLL, all_baselines, sweep_info, trial
+from tests.kit.records import ACCURACY, ECE, NLL, all_baselines, below_floor, sweep_info, trial
 
 
 def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampled_fronts(far):
     information, statistics = far
     (figure,) = front_figures(information, statistics)
     by_label = {points.label: points for points in figure.points}
-    assert list(by_label) == ["trials", "front", ZERO_SHOT, TPT, "more than 5 points below zero_shot"]
+    assert list(by_label) == ["trials", "front", ZERO_SHOT, TPT]
     interval = statistics.interval(statistics.front.members[0], "val", "accuracy")
     error = by_label["front"].x_errors[:, 0]
     assert error == pytest.approx((interval.value - interval.low, interval.high - interval.value))
@@ -76,7 +76,7 @@ def test_equal_figures_have_equal_bytes_and_svg_follows_the_readers_theme(far):
 
 def test_a_trial_below_the_floor_stands_at_the_edge_of_the_frame(far):
     information, statistics = far
-    front = replace(statistics.front, trials=(*statistics.front.trials, trial(9, 20.0, 30.0)))
+    front = replace(statistics.front, infeasible=(below_floor(9, 20.0, 30.0),))
     (figure,) = front_figures(information, replace(statistics, front=front))
     (below,) = (points for points in figure.points if points.kind == "below floor")
     assert "trial-0009" in {record.name for record in below.records}
@@ -90,16 +90,14 @@ def test_a_trial_below_the_floor_stands_at_the_edge_of_the_frame(far):
 
 def test_a_picture_without_trials_below_the_floor_has_no_frame(far):
     information, statistics = far
-    front = statistics.front
-    trials = tuple(record for record in front.trials if not front.is_below_floor(record))
-    (figure,) = front_figures(information, replace(statistics, front=replace(front, trials=trials)))
+    (figure,) = front_figures(information, replace(statistics, front=replace(statistics.front, infeasible=())))
     assert figure.frame is None
 
 
 def test_trials_that_are_all_below_the_floor_are_shown():
     """Six baselines alone would make a frame, and the trial would be an outlier beside them."""
     information = sweep_info()
-    front = front_of(information, [*all_baselines(), trial(9, 20.0, 30.0)])
+    front = front_of(information, [*all_baselines(), below_floor(9, 20.0, 30.0)])
     statistics = statistics_of_samples(information, front, {})
     (figure,) = front_figures(information, statistics)
     assert figure.frame is None

@@ -31,6 +31,7 @@ from tests.kit.records import (
     SECONDS,
     all_baselines,
     baseline,
+    below_floor,
     failed,
     searched_trials,
     split_result,
@@ -223,7 +224,7 @@ def test_the_table_has_records_of_every_state_the_best_first_with_remarks_and_re
 
 def test_every_finished_trial_is_inside_the_axes_of_every_chart(tmp_path):
     records = [trial(number, 70 + number / 10, 5 - number / 20) for number in range(18)]
-    far = [trial(18, 3.0, 60.0), trial(19, 20.0, 0.1)]
+    far = [below_floor(18, 3.0, 60.0), below_floor(19, 20.0, 0.1)]
     report = report_of(tmp_path, sweep_info(), [baseline(ZERO_SHOT, 66.0, 6.0), *records, *far])
     charts = page_data(report)["plots"]
     assert {name.partition("-")[0] for name in charts} == {"front", "setting"}
@@ -238,8 +239,8 @@ def test_every_finished_trial_is_inside_the_axes_of_every_chart(tmp_path):
                 low, high = chart["layout"]["yaxis"]["range"]
                 assert low < y < high
         assert set(symbols) >= {record.name for record in (*records, *far)}
-        below_floor = [name for name, symbol in symbols.items() if symbol == "triangle-down"]
-        assert below_floor == ["trial-0018", "trial-0019"]
+        triangles = [name for name, symbol in symbols.items() if symbol == "triangle-down"]
+        assert triangles == ["trial-0018", "trial-0019"]
 
 
 def test_baselines_differ_in_color_and_marker_and_hollow_markers_show_the_test_split(report):

@@ -119,13 +119,14 @@ EDITS = {
         f"work.baselines=[{ZERO_SHOT}, {TPT}]",
         f"constraints=[{{metric: accuracy, at_least: -100, baseline: {TPT}}}]",
     ],
+    "another floor": ["search.floor=0.5"],
     "another sampler": ["search.sampler=tpe"],
     "another baseline": [f"work.baselines=[{ZERO_SHOT}, {TPT}]"],
     "a larger budget": ["search.trials=7"],
     "other finalists": ["search.finalists={count: 1, seeds: 3}"],
     "more images after the search": ["search.finalists={count: 2, seeds: 2, images: 12}"],
 }
-ANSWERED_BY_STORED_RESULTS = ("another objective", "a constraint", "another sampler")
+ANSWERED_BY_STORED_RESULTS = ("another objective", "a constraint", "another floor", "another sampler")
 
 
 @pytest.mark.parametrize("name", EDITS)
@@ -152,6 +153,17 @@ def test_an_edited_sweep_answers_as_a_fresh_one(run, measured, tmp_path, name):
         assert work.searched == 0
     (text,) = question_texts(edited.info())
     assert EDITS[name][0].partition("=")[0] in text
+
+
+def test_the_floor_is_a_constraint_of_every_trial_unless_zero_shot_is_no_baseline(run, measured, tmp_path):
+    accuracy = {record.name: record.results["val"].average["accuracy"] for record in measured.trials()}
+    for record in measured.trials():
+        if record.kind == "trial":
+            shortfall = accuracy[f"baseline-{ZERO_SHOT}"] - accuracy[record.name]
+            assert record.constraints["floor"] == pytest.approx(shortfall - 5)
+    without = SweepFolder(tmp_path / "sweep")
+    run(without, space_of_text("work.baselines=[]", "search.trials=1"))
+    assert "floor" not in without.trial("trial-0000").constraints
 
 
 def test_a_trial_outside_the_space_stays_on_the_front_with_a_mark(run, measured, tmp_path):

@@ -153,7 +153,7 @@ def test_at_most_the_requested_number_of_trials_run_at_once(tmp_path):
 
 
 def test_more_trials_run_when_workers_join(tmp_path):
-    sweep = Sweep(tmp_path / "sweep", "search.concurrency=null")
+    sweep = Sweep(tmp_path / "sweep", "search.concurrency=null", "work.baselines=[tpt]")
     jobs = [sweep.ask() for _ in range(2)]
     assert sweep.ask()[0] is None
     sweep.workers.workers = 2
@@ -185,12 +185,25 @@ def test_the_number_of_simultaneous_trials_keeps_all_workers_busy(workers, seeds
     assert plan.concurrent_trials(space.search, workers) == trials
 
 
-def test_trials_wait_for_the_baselines_that_constraints_refer_to(tmp_path):
-    sweep = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
-    (first_job, first_trial), (second_job, second_trial) = sweep.ask(), sweep.ask()
-    sweep.end(first_trial, first_job)
+@pytest.mark.parametrize(
+    ("overrides", "needed"),
+    [([], 0), ([named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]")], 1)],
+    ids=["the floor needs zero-shot", "a constraint needs TPT"],
+)
+def test_trials_wait_for_the_baselines_that_constraints_refer_to(tmp_path, overrides, needed):
+    sweep = Sweep(tmp_path / "sweep", *overrides)
+    jobs = [sweep.ask(), sweep.ask()]
+    job, trial = jobs.pop(1 - needed)
+    sweep.end(trial, job)
     assert sweep.ask()[0] is None
-    sweep.end(second_trial, second_job)
+    ((job, trial),) = jobs
+    sweep.end(trial, job)
+    assert sweep.ask()[0]["name"] == "trial-0000"
+
+
+def test_a_search_goes_on_without_a_floor_if_zero_shot_has_no_result(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "search.concurrency=1")
+    sweep.run_baselines({f"baseline-{ZERO_SHOT}": "failed"})
     assert sweep.ask()[0]["name"] == "trial-0000"
 
 

@@ -33,7 +33,7 @@ def notes(*records, **changes):
 
 def test_a_front_that_is_empty_because_of_the_constraints_says_so():
     broken = trial(0, 71, 10, constraints={"accuracy": 0.5})
-    sentence = "No trial that finished keeps all constraints: none is on the front."
+    sentence = "No trial keeps all constraints: none is on the front."
     assert notes(baseline(ZERO_SHOT, 60, 3), broken) == [sentence]
     assert sentence not in notes(baseline(ZERO_SHOT, 60, 3), broken, trial(1, 65, 5))
 

@@ -32,7 +32,17 @@ from fpp_sweep.tracking.runs import (
     trial_run,
 )
 from tests.kit.names import SAM, TPT, ZERO_SHOT
-from tests.kit.records import CREATED, baseline, build_sweep, failed, running, split_result, sweep_info, trial
+from tests.kit.records import (
+    CREATED,
+    baseline,
+    below_floor,
+    build_sweep,
+    failed,
+    running,
+    split_result,
+    sweep_info,
+    trial,
+)
 
 INFO = sweep_info(name="perturb-20261120-185232")
 
@@ -276,7 +286,7 @@ def test_the_sweeps_run_has_the_best_values_so_far_and_the_hypervolume():
 
 
 def test_a_trial_below_the_floor_of_accuracy_is_never_the_best_as_in_the_tables():
-    collapsed = trial(1, 3.0, 0.5)  # trials that have lost their accuracy often have a small calibration error
+    collapsed = below_floor(1, 3.0, 0.5)  # trials that have lost their accuracy often have a small calibration error
     run = run_of_sweep([trial(0), collapsed, baseline(ZERO_SHOT, 53.0, 4.0)])
     assert curves(run)["best/accuracy"] == [(1, 53), (2, 53)]
     assert curves(run)["best/ece"] == [(1, 11.5), (2, 11.5)]
