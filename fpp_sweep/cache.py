@@ -12,15 +12,14 @@ import sys
 from collections.abc import Sequence
 
 from fpp_sweep.cli.command import Parser, parser, run
-from fpp_sweep.core.images.cache import default_cache, readable_size
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import user_path
-from fpp_sweep.spec.messages import printable
+from fpp_sweep.spec.files import default_cache, user_path
+from fpp_sweep.spec.messages import printable, readable_size
 
 SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 BYTES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 PRUNE = (
-    "Conditions add up: an entry is removed if it meets all of them. An entry that a run is filling stays. Finished "
+    "Conditions add up: an entry is removed if it meets all of them. Finished "
     "tasks are removed one by one, by their own age; a sweep keeps its own copies."
 )
 
@@ -39,8 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{readable_size(entry.size):>9}  {printable(entry.folder)}")
     print(f"{len(selected)} to remove, {readable_size(sum(entry.size for entry in selected))}")
     if selected and is_agreed(args.yes):
-        for line in cache_entries.remove_entries(selected):
-            print(printable(line))
+        cache_entries.remove_entries(selected)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

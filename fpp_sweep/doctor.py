@@ -22,7 +22,7 @@ from fpp_sweep.cli.command import parser, run
 from fpp_sweep.cli.flags import add_flags, flags_in_errors, overrides
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import user_path
+from fpp_sweep.spec.files import default_cache, user_path
 
 EXIT_STATUS = """\
 exit status: 0 if all is well; 1 if a finding is wrong, a check of a device fails, a requested dataset has no test
@@ -34,7 +34,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     plugins.load_plugins(*args.plugin)
     if args.device is not None:
-        from fpp_sweep.core.images.cache import default_cache  # loads numpy, which --help does without
         from fpp_sweep.trial.selfcheck import check_device  # loads torch, which all other checks do without
 
         if not check_device(args.device, default_cache()):

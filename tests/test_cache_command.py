@@ -1,6 +1,5 @@
 """The command `cache`, on a cache that real runs have filled."""
 
-import fcntl
 import io
 import os
 import re
@@ -161,15 +160,6 @@ def test_prune_older_than_keeps_recently_used_entries(cache):
 def test_prune_needs_a_criterion_with_an_age_or_a_size(cache, words, message):
     with pytest.raises(InputError, match=message):
         main(["prune", "--cache", str(cache), *words])
-
-
-def test_prune_keeps_an_entry_that_a_run_is_filling(cache, capsys):
-    busy = entries_by_age(cache)[1]
-    descriptor = os.open(busy, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    assert "left alone" in command(capsys, "prune", "--cache", cache, "--all", "--yes")
-    os.close(descriptor)
-    assert entries(cache) == [busy]
 
 
 def test_a_run_continues_with_features_that_were_pruned_meanwhile(cache):

@@ -12,11 +12,11 @@ from fpp_sweep.checks.datasets import survey_datasets
 from fpp_sweep.cli.flags import FLAGS
 from fpp_sweep.cli.names import find_folder, find_sweep
 from fpp_sweep.core.datasets.custom import custom_datasets
-from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.models import names
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.config import require_prompt, require_templates
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import default_cache
 from fpp_sweep.sweep.api import Sweep
 from fpp_sweep.tracking.stores import absolute
 from fpp_sweep.trial.templates import file_digest, texts_by_class

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fpp_sweep.cli.terminal import terminal_width
-from fpp_sweep.core.images.cache import MANIFEST, readable_size, unused
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_own
-from fpp_sweep.spec.messages import printable
+from fpp_sweep.spec.files import MANIFEST, MAX_HANDWRITTEN_BYTES, read_own
+from fpp_sweep.spec.messages import printable, readable_size
 
 TASKS = "tasks"  # folder of the results that all sweeps share
 FEATURES = "features"
@@ -156,27 +156,18 @@ def select_entries(
     return selected
 
 
-def remove_entries(entries: Iterable[CacheEntry]) -> Iterator[str]:
-    """Remove entries, and yield a line for each that stays because a run is writing to it."""
+def remove_entries(entries: Iterable[CacheEntry]) -> None:
+    """Remove entries; a run that is filling one writes its further chunks in a new folder of the same name."""
     for entry in entries:
         try:
-            with unused(entry.folder) as is_unused:
-                if entry.holds_tasks:  # a sweep that needs a removed result has it in its own folder or computes it
-                    remove_files(entry.files)
-                elif is_unused:
-                    remove_files(entry.folder.iterdir())
-                    entry.folder.rmdir()
-                else:
-                    yield f"{entry.folder}: a run is filling it; left alone"
+            for file in entry.files:
+                file.unlink(missing_ok=True)
+            if not entry.holds_tasks:  # a sweep that needs a removed result has it in its own folder or computes it
+                shutil.rmtree(entry.folder)
         except FileNotFoundError:  # another prune has removed it meanwhile
             continue
         except OSError as error:
             raise InputError(f"{entry.folder}: cannot be removed ({error.strerror})") from error
-
-
-def remove_files(files: Iterable[Path]) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)
 
 
 def modified_time(file: Path) -> float:

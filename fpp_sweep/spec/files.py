@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import stat
@@ -16,6 +15,7 @@ from uuid import uuid4
 
 MAX_HANDWRITTEN_BYTES = 2**20  # limit for a handwritten file; PyYAML takes seconds for that much
 MAX_OWN_BYTES = 2**30  # limit for a file that this package wrote; the largest hold predictions of all images
+MANIFEST = "manifest.json"  # in each entry of the cache: what it holds
 MAX_OWNER_BYTES = 40  # limit for a lock file, which holds the owner's process id
 
 # ------------------------------------------------------------ writing
@@ -98,6 +98,14 @@ def safetensors_metadata(data: bytes) -> dict[str, str]:
 def user_path(text: str | Path) -> Path:
     """Return a path that a user wrote, with the home folder for `~`: no shell replaces it in a file or in quotes."""
     return Path(os.path.expanduser(text))
+
+
+def default_cache() -> Path:
+    """Return `$FPP_SWEEP_CACHE`, or `~/.cache/fpp_sweep`."""
+    folder = os.environ.get("FPP_SWEEP_CACHE")
+    if folder:
+        return user_path(folder)
+    return Path.home() / ".cache" / "fpp_sweep"
 
 
 def existing_part(path: Path) -> Path:
@@ -195,33 +203,3 @@ def _lock_owner(path: Path) -> str:
 def no_link(path: str, flags: int) -> int:
     """Open a file for `open(..., opener=no_link)`: no link, and no pipe without a reader, which would block."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-
-
-@contextmanager
-def folder_lock(folder: Path, *, shared: bool) -> Iterator[bool]:
-    """Hold the lock of a folder, and yield whether it is held.
-
-    A shared lock waits for exclusive ones; an exclusive lock does not wait and yields False if the folder is locked.
-    This is fcntl, because filelock locks no folders and has no shared locks of the kernel's.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        held = True
-        if shared:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-        else:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                held = False
-        yield held and _is_at(descriptor, folder)
-    finally:
-        os.close(descriptor)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether a path still leads to an open file; another process may have removed the file."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

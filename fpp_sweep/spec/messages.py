@@ -94,3 +94,18 @@ def note(text: object) -> None:
 def warn_once(message: str) -> None:
     """Log a warning, once in a process, whatever the number of trials and shards."""
     _log.warning(message)
+
+
+def readable_size(size: float) -> str:
+    """Return a number of bytes as text of about three digits.
+
+    >>> readable_size(4_200_000)
+    '4.2 MB'
+    """
+    if size < 1000:
+        return f"{size:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 999.95:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:.1f} TB"

@@ -6,12 +6,11 @@ import os
 import tempfile
 from pathlib import Path
 
-from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import existing_part
+from fpp_sweep.spec.files import default_cache, existing_part
 from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import StagePrecision, WorkerSpec, adaptation_precision, pretraining_precision
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-from fpp_sweep.core.images.chunks import Skipped
+from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
 from fpp_sweep.spec.errors import ChangedDataError, DeviceError, readable_message
 

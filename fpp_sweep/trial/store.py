@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from fpp_sweep.core.images.cache import MANIFEST
-from fpp_sweep.spec.files import read_own, write_json, written_whole
+from fpp_sweep.spec.files import MANIFEST, read_own, write_json, written_whole
 from fpp_sweep.spec.keys import TaskKeys, digest
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, Task

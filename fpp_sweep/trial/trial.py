@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
 
-from fpp_sweep.core.images.chunks import Skipped
+from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.core.metrics import Predictions, concatenate, score
 from fpp_sweep.records.records import SplitResult
 from fpp_sweep.spec import catalogue

@@ -17,11 +17,11 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.images.features import FeatureCache, Features
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, from_bytes, open_prompt, prompt_bytes
 from fpp_sweep.spec import plugins
+from fpp_sweep.spec.files import default_cache
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import (
     DatasetInfo,

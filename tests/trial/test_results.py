@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.images.chunks import Skipped
+from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.results import TaskFailed, TaskResult, pack, pack_predictions, unpack, unpack_predictions
 from fpp_sweep.trial.store import MemoryStore, TaskStore, find_cached

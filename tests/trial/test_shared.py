@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fpp_sweep
-from fpp_sweep.core.images.chunks import Skipped
+from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep.worker_spec import shared_results_folder
 from fpp_sweep.trial import code

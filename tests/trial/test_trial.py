@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fpp_sweep.core.datasets import open_dataset
-from fpp_sweep.core.images.chunks import Skipped
+from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.core.metrics import score
 from fpp_sweep.core.prompt import from_bytes
 from fpp_sweep.records.records import SplitResult, measured_value

@@ -1,140 +1,102 @@
-"""The feature cache on disk: its folders, its locks, and the messages if it cannot be written.
+"""The feature cache on disk: one file for each chunk of a dataset's samples.
 
     <root>/features/<entry>/manifest.json    the settings of the entry, for people and for the cache command
-    <root>/features/<entry>/00003-<samples>.safetensors    chunk 3, see chunks.py
+    <root>/features/<entry>/00003-<samples>.safetensors    the features of chunk 3
     <root>/features/<entry>/00003.lock       while a process computes chunk 3; the kernel frees a dead process's lock
 
 An entry's name says how features are computed (keys.FeatureKey), a chunk's name which samples it holds. So a run on a
-dataset's first samples and a run on all of them share every full chunk. A process that fills an entry holds a shared
-lock on its folder, which keeps the entry from being pruned. A chunk that is only read may be removed at any time: its
-map stays valid.
+dataset's first samples and a run on all of them share every full chunk. Any file may be removed at any time: a chunk
+that is open stays readable, and a run that fills an entry makes its folder again.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import LockHeldError, exclusive_lock, folder_lock, user_path, written_whole
+from fpp_sweep.spec.files import MANIFEST, written_whole
 
-MANIFEST = "manifest.json"
+CHUNK = 64  # samples: 4 MB on disk at 64 views of 512 half-precision numbers, and what a killed run loses at most
+UNREADABLE = SafetensorError, OSError, ValueError, KeyError, TypeError  # errors of `Chunk.read` for damaged files
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def default_cache() -> Path:
-    """Return `$FPP_SWEEP_CACHE`, or `~/.cache/fpp_sweep`."""
-    folder = os.environ.get("FPP_SWEEP_CACHE")
-    if folder:
-        return user_path(folder)
-    return Path.home() / ".cache" / "fpp_sweep"
+_open: Any = safe_open  # it has no types
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A folder of chunks."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A sample whose image could not be read."""
 
-    folder: Path
-
-    def write(self, name: str, data: bytes) -> Path:
-        """Write a file, whole or not at all, and return its path."""
-        path = self.folder / name
-        try:
-            with written_whole(path) as partial:
-                partial.write_bytes(data)
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
-        return path
-
-    @contextmanager
-    def lock(self, number: int, *, blocking: bool) -> Iterator[bool]:
-        """Hold the lock of a chunk while it is computed; yield False if another process has it."""
-        path = self.folder / f"{number:05d}.lock"
-        with ExitStack() as lock:
-            try:
-                lock.enter_context(exclusive_lock(path, wait=blocking))
-            except LockHeldError:
-                yield False
-                return
-            except OSError as error:
-                raise unwritable(path, error) from error
-            try:
-                yield True
-            finally:
-                path.unlink(missing_ok=True)
-
-    def describe(self, settings: Mapping[str, object]) -> None:
-        """Write the manifest, or note this use of the entry in its modification time."""
-        path = self.folder / MANIFEST
-        if path.exists():
-            with suppress(OSError):  # another user's cache, or a read-only one
-                os.utime(path)
-            return
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        manifest = json.dumps({"format": keys.FEATURES, **settings, "created": created}, indent=1)
-        self.write(MANIFEST, f"{manifest}\n".encode())
+    sample_id: str
+    reason: str
 
 
-@contextmanager
-def open_entry(root: Path, name: str) -> Iterator[Entry]:
-    """Open the folder of an entry, create it if it is missing, and protect it from being pruned."""
-    folder = root / "features" / name
-    with ExitStack() as lock:
-        held = False
-        while not held:  # else it was pruned between the two lines
-            lock.close()
-            with suppress(FileNotFoundError), _cache_errors(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-                held = lock.enter_context(folder_lock(folder, shared=True))
-        yield Entry(folder)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chunk:
+    """The features of consecutive samples of a dataset, in memory or mapped from a file."""
+
+    features: Any  # (n, views, D): an array, or a slice of a mapped file, which is read when it is indexed
+    readable: NDArray[np.bool_]  # (n,), False where the image could not be read
+    skipped: tuple[Skipped, ...]  # the samples that are not readable, in order
+
+    @classmethod
+    def read(cls, path: Path) -> Chunk:
+        """Map a chunk's file, which may be removed afterwards; raise one of UNREADABLE for wrong contents."""
+        file = _open(path, framework="np")
+        return cls(
+            features=file.get_slice("features"),
+            readable=file.get_tensor("kept"),
+            skipped=tuple(Skipped(**sample) for sample in json.loads(file.metadata()["skipped"])),
+        )
+
+    def write(self, path: Path) -> None:
+        skipped = json.dumps([asdict(sample) for sample in self.skipped])
+        with usable(path.parent), written_whole(path) as partial:
+            partial.write_bytes(save({"features": self.features, "kept": self.readable}, {"skipped": skipped}))
+
+
+def chunk_name(number: int, samples: Iterable[tuple[str, str]]) -> str:
+    """Return the name of the file of a dataset's chunk `number`, from sample ids and fingerprints of their images."""
+    digest = hashlib.sha256(json.dumps(list(samples)).encode()).hexdigest()
+    return f"{number:05d}-{digest[:16]}.safetensors"
+
+
+def describe(entry: Path, settings: Mapping[str, object]) -> None:
+    """Write the manifest of an entry, or note this use of the entry in the manifest's modification time."""
+    path = entry / MANIFEST
+    if path.exists():
+        with suppress(OSError):  # another user's cache, or a read-only one
+            os.utime(path)
+        return
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    manifest = json.dumps({"format": keys.FEATURES, **settings, "created": created}, indent=1)
+    with usable(entry), written_whole(path) as partial:
+        partial.write_text(f"{manifest}\n")
 
 
 @contextmanager
-def unused(folder: Path) -> Iterator[bool]:
-    """Yield True if no process fills an entry; then no process can start to fill it within the block."""
-    with ExitStack() as lock:
-        with _cache_errors(folder):
-            free = lock.enter_context(folder_lock(folder, shared=False))
-        yield free
-
-
-@contextmanager
-def _cache_errors(path: Path) -> Iterator[None]:
-    """Raise the InputError that an error of the system means, unless a file is missing."""
+def usable(path: Path) -> Iterator[None]:
+    """Raise the InputError that an error of the system means: a full or read-only disk, or one without locks."""
+    advice = "keep the cache elsewhere with --set work.cache=DIR"
     try:
         yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:  # also a file system without locks
-        raise unwritable(path, error) from error
-
-
-def unwritable(path: Path, error: OSError) -> InputError:
-    """Return the error that a failed write to the cache means."""
-    advice = "keep the cache elsewhere with --set work.cache=DIR"
-    if error.errno in _NO_SPACE:
-        return InputError(f"{path}: no space left for features; free some with `fpp-sweep cache prune`, or {advice}")
-    return InputError(f"{path}: the feature cache cannot be used ({error.strerror or error}); {advice}")
-
-
-def readable_size(size: float) -> str:
-    """Return a number of bytes as text of about three digits.
-
-    >>> readable_size(4_200_000)
-    '4.2 MB'
-    """
-    if size < 1000:
-        return f"{size:.0f} B"
-    for unit in ("kB", "MB", "GB"):
-        size /= 1000
-        if size < 999.95:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:.1f} TB"
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            prune = "free some with `fpp-sweep cache prune`"
+            raise InputError(f"{path}: no space left for features; {prune}, or {advice}") from error
+        reason = error.strerror or error
+        raise InputError(f"{path}: the feature cache cannot be used ({reason}); {advice}") from error

@@ -7,7 +7,6 @@ processes, on what else is cached, or on whether the run was on a dataset's firs
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,21 +25,19 @@ from torch.nn import functional as F
 
 from fpp_sweep.core.compute import computing, run_in_batches
 from fpp_sweep.core.datasets import Dataset
-from fpp_sweep.core.images.cache import Entry, open_entry
-from fpp_sweep.core.images.chunks import CHUNK, Chunk, DamagedChunk, Skipped, chunk_name
+from fpp_sweep.core.images.cache import CHUNK, UNREADABLE, Chunk, Skipped, chunk_name, describe, usable
 from fpp_sweep.core.images.reading import ImageLoader, Reader, ReadResult, Request, UnreadableImage
 from fpp_sweep.core.images.views import as_tower_input
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import LockHeldError, exclusive_lock
 from fpp_sweep.spec.keys import FeatureKey
 from fpp_sweep.spec.progress import LOG_INTERVAL, Bar, time_shares
 from fpp_sweep.spec.specs import OnBadImage, StagePrecision
 
 BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
 OUTPUTS_HELD = 4.0  # estimated memory of a view in the image tower, in sizes of the largest output of a layer
-
-_log = logging.getLogger(__name__)
 
 
 class Features:
@@ -60,21 +57,11 @@ class Features:
 
     def of(self, indices: NDArray[np.int64]) -> Tensor:
         """Return (n, views, D) unit features in float32 of samples that have features, by their indices."""
-        numbers = indices // CHUNK
-        positions: list[NDArray[np.int64]] = []  # in `indices`, chunk by chunk
-        blocks: list[NDArray[np.generic]] = []
-        for number in np.unique(numbers).tolist():
-            in_chunk = np.flatnonzero(numbers == number)
-            rows = indices[in_chunk] - number * CHUNK
-            first, last = rows.min(), rows.max()
-            span = self._chunks[number].features[first : last + 1]  # one read of a mapped file
-            positions.append(in_chunk)
-            blocks.append(span[rows - first])
-        if not blocks:  # no samples, but the right number of views and D
+        rows = [self._chunks[index // CHUNK].features[index % CHUNK] for index in indices.tolist()]
+        if not rows:  # no samples, but the right number of views and D
             any_chunk = next(iter(self._chunks.values()))
             return torch.from_numpy(any_chunk.features[:0].astype(np.float32))
-        order = np.concatenate(positions).argsort()
-        features = torch.from_numpy(np.concatenate(blocks)[order].astype(np.float32))
+        features = torch.from_numpy(np.stack(rows).astype(np.float32))
         if self._exact:
             return features
         return F.normalize(features, dim=-1)
@@ -111,22 +98,20 @@ class FeatureCache:
         if not len(dataset):
             raise InputError(f"{dataset.name}, split {dataset.split}: no images")
         reader = Reader.of(dataset, config, clip.preprocess, seed)
-        key = self._key(clip, reader, precision)
-        names = _chunk_names(dataset, range(len(dataset)) if samples is None else samples)
-        with open_entry(self.root, key.name()) as entry:
-            entry.describe({"model": clip.name, **asdict(key)})
-            filling = _Filling(
-                entry=entry,
-                ids=dataset.ids,
-                names=names,
-                reader=reader,
-                loader=self._loader(workers, clip),
-                tower=_BatchedTower.of(clip, precision, images_per_batch(config.count, batch), config.count),
-                exact=self.exact,
-                on_bad_image=on_bad_image,
-                progress=progress,
-            )
-            filling.run()
+        filling = _Filling(
+            entry=self._entry(clip, reader, precision),
+            ids=dataset.ids,
+            names=_chunk_names(dataset, range(len(dataset)) if samples is None else samples),
+            reader=reader,
+            loader=self._loader(workers, clip),
+            clip=clip,
+            precision=precision,
+            images=images_per_batch(config.count, batch),
+            exact=self.exact,
+            on_bad_image=on_bad_image,
+            progress=progress or Bar("features", len(dataset), shown=False),
+        )
+        filling.run()
         return Features(dict(sorted(filling.chunks.items())), exact=self.exact, cost=filling.cost())
 
     def _loader(self, workers: int, clip: Clip) -> ImageLoader:
@@ -134,6 +119,13 @@ class FeatureCache:
         if key not in self._loaders:
             self._loaders[key] = ImageLoader(workers, pin=key[1])
         return self._loaders[key]
+
+    def _entry(self, clip: Clip, reader: Reader, precision: StagePrecision) -> Path:
+        """Return the folder of the features, with its manifest."""
+        key = self._key(clip, reader, precision)
+        entry = self.root / "features" / key.name()
+        describe(entry, {"model": clip.name, **asdict(key)})
+        return entry
 
     def _key(self, clip: Clip, reader: Reader, precision: StagePrecision) -> FeatureKey:
         dtype = "float16"
@@ -210,42 +202,21 @@ def _chunk_names(dataset: Dataset, samples: Iterable[int]) -> dict[int, str]:
     return names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _BatchedTower:
-    """An image tower whose batches have one size; where memory is short, a batch goes through it in parts."""
-
-    clip: Clip
-    precision: StagePrecision
-    images: int  # in a batch
-    views_at_once: int
-
-    @classmethod
-    def of(cls, clip: Clip, precision: StagePrecision, images: int, views: int) -> _BatchedTower:
-        views_at_once = clip.text.memory.batch_size(images * views, tower_bytes_per_view(clip))
-        return cls(clip=clip, precision=precision, images=images, views_at_once=views_at_once)
-
-    def features(self, pixels: Tensor) -> Tensor:
-        """Return (N, D) features of (N, 3, size, size) views."""
-        return run_in_batches(self._features_of_part, pixels, self.views_at_once)
-
-    def _features_of_part(self, pixels: Tensor) -> Tensor:
-        with computing(self.precision, self.clip.device):
-            return self.clip.image_features(pixels)
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Filling:
     """One run over the requested chunks of an entry: finds those on disk, computes and writes the others."""
 
-    entry: Entry
+    entry: Path
     ids: Sequence[str]  # of all samples of the dataset
     names: dict[int, str]  # files of the requested chunks, by number
     reader: Reader
     loader: ImageLoader
-    tower: _BatchedTower
+    clip: Clip
+    precision: StagePrecision
+    images: int  # in a batch of the image tower
     exact: bool
     on_bad_image: OnBadImage
-    progress: Bar | None
+    progress: Bar
     chunks: dict[int, Chunk] = field(default_factory=dict)  # chunks that are on disk, by number
     locks: dict[int, ExitStack] = field(default_factory=dict)  # of the chunks that this run computes, in order
     images_computed: int = 0
@@ -255,15 +226,11 @@ class _Filling:
         """Collect the requested chunks."""
         began = perf_counter()
         missing = [number for number in self.names if not self._take_cached(number)]
-        while missing:
-            self._compute_unlocked(missing)
+        for wait in (False, True):  # first the chunks that no other process computes
             missing = [number for number in missing if number not in self.chunks]
             if missing:
-                # other processes compute these: wait for the first, with no lock held meanwhile, then look again
-                with self.entry.lock(missing[0], blocking=True):
-                    pass
-                missing = [number for number in missing if not self._take_cached(number)]
-        if self.progress and perf_counter() - began > LOG_INTERVAL and self.seconds:
+                self._compute_missing(missing, wait=wait)
+        if perf_counter() - began > LOG_INTERVAL and self.seconds:
             self.progress.note(f"image features: time went to {time_shares(self.seconds)}")
 
     def cost(self) -> dict[str, float]:
@@ -277,13 +244,13 @@ class _Filling:
 
     def _take_cached(self, number: int) -> bool:
         """Take a chunk from disk; return False if there is none, or if it lacks an image that can be read by now."""
-        path = self.entry.folder / self.names[number]
+        path = self.entry / self.names[number]
         try:
             chunk = Chunk.read(path)
         except FileNotFoundError:
             return False
-        except DamagedChunk as error:
-            self._note(f"{path}: {error}; its features are computed again")
+        except UNREADABLE as error:
+            self.progress.note(f"{path}: cannot be read ({error}); its features are computed again")
             with suppress(OSError):  # the cache may be read-only
                 path.unlink()
             return False
@@ -293,20 +260,20 @@ class _Filling:
                 return False
             self._fail_or_skip(result.reason)
         self.chunks[number] = chunk
-        if self.progress:
-            self.progress.add_cached(len(self._ids(number)))
+        self.progress.add_cached(len(self._ids(number)))
         return True
 
-    def _compute_unlocked(self, missing: Sequence[int]) -> None:
-        """Compute and write the chunks that no other process is computing."""
-        results = self._timed("reading and rendering", self.loader.read(self._requests(missing)))
+    def _compute_missing(self, missing: Sequence[int], *, wait: bool) -> None:
+        """Compute and write chunks; without `wait`, only those that no other process is computing."""
+        results = self._timed("reading and rendering", self.loader.read(self._requests(missing, wait=wait)))
         began, seconds_before = perf_counter(), sum(self.seconds.values())
         try:
             for first in results:
                 number = next(iter(self.locks))  # of the oldest lock: a chunk is locked when it is first requested
                 chunk = self._compute(self._ids(number), chain([first], results))
-                write_began = perf_counter()
-                self.chunks[number] = Chunk.read(self.entry.write(self.names[number], chunk.to_bytes()))
+                write_began, path = perf_counter(), self.entry / self.names[number]
+                chunk.write(path)
+                self.chunks[number] = Chunk.read(path)
                 self.seconds["disk"] += perf_counter() - write_began
                 self.locks.pop(number).close()
         finally:
@@ -315,12 +282,19 @@ class _Filling:
         in_other_stages = sum(self.seconds.values()) - seconds_before  # reading and disk, which are timed themselves
         self.seconds["tower"] += perf_counter() - began - in_other_stages
 
-    def _requests(self, missing: Sequence[int]) -> Iterator[Request]:
-        """Lock one missing chunk after the other, and request its images, some of them ahead of the tower."""
+    def _requests(self, missing: Sequence[int], *, wait: bool) -> Iterator[Request]:
+        """Lock one missing chunk after the other, and request its images, some of them ahead of the tower.
+
+        Processes lock chunks in ascending order, so none waits for another one that waits for it.
+        """
         for number in missing:
-            lock = ExitStack()
-            if not lock.enter_context(self.entry.lock(number, blocking=False)):
+            lock, path = ExitStack(), self.entry / f"{number:05d}.lock"
+            try:
+                with usable(path):
+                    lock.enter_context(exclusive_lock(path, wait=wait))
+            except LockHeldError:
                 continue
+            lock.callback(path.unlink, missing_ok=True)
             self.locks[number] = lock
             if self._take_cached(number):  # another process has finished it meanwhile
                 self.locks.pop(number).close()
@@ -330,9 +304,9 @@ class _Filling:
 
     def _compute(self, ids: Sequence[str], results: Iterator[ReadResult]) -> Chunk:
         """Compute a chunk; take the results of its samples from the iterator, which goes on with the next chunk."""
-        images = self.tower.images  # in a batch
-        count, size = self.reader.config.count, self.reader.preprocess.size
-        pixels = torch.zeros(images, count, 3, size, size, device=self.tower.clip.device)
+        images, count, size = self.images, self.reader.config.count, self.reader.preprocess.size
+        views_at_once = self.clip.text.memory.batch_size(images * count, tower_bytes_per_view(self.clip))
+        pixels = torch.zeros(images, count, 3, size, size, device=self.clip.device)
         readable = np.zeros(len(ids), np.bool_)
         skipped: list[Skipped] = []
         blocks: list[Tensor] = []
@@ -348,19 +322,23 @@ class _Filling:
                     readable[start + row] = True
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below
-            features = self.tower.features(pixels.flatten(0, 1))
+            features = run_in_batches(self._tower_features, pixels.flatten(0, 1), views_at_once)
             blocks.append(features.view(images, count, -1)[: len(batch_ids)])
             self.images_computed += len(batch_ids)
-            if self.progress:
-                self.progress.advance(len(batch_ids))
+            self.progress.advance(len(batch_ids))
         features = torch.cat(blocks).cpu()  # waits for a GPU once in a chunk
         if not features.isfinite().all():
-            raise FloatingPointError(f"{self.tower.clip.name}: the image tower gave features that are not finite")
+            raise FloatingPointError(f"{self.clip.name}: the image tower gave features that are not finite")
         features[torch.from_numpy(~readable)] = 0
         values = features.numpy()
         if not self.exact:
             values = values.astype(np.float16)
         return Chunk(features=values, readable=readable, skipped=tuple(skipped))
+
+    def _tower_features(self, pixels: Tensor) -> Tensor:
+        """Return (N, D) features of (N, 3, size, size) views."""
+        with computing(self.precision, self.clip.device):
+            return self.clip.image_features(pixels)
 
     def _timed(self, stage: str, results: Iterator[ReadResult]) -> Iterator[ReadResult]:
         """Yield the same results, and count the seconds that they are waited for."""
@@ -375,9 +353,3 @@ class _Filling:
     def _fail_or_skip(self, reason: str) -> None:
         if self.on_bad_image == "fail":
             raise InputError(f"{reason}; repair or remove the image, or skip it with --set work.on_bad_image=skip")
-
-    def _note(self, line: str) -> None:
-        if self.progress:
-            self.progress.note(line)
-        else:
-            _log.warning(line)

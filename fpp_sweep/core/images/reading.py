@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from types import TracebackType
 
 import torch
@@ -132,7 +129,7 @@ class ImageLoader:
         if self._loader is None:
             self._loader = self._make_loader()
         try:
-            yield from _begin(self._loader, self._processes)
+            yield from _begin(self._loader)
         except (RuntimeError, ConnectionError, EOFError) as error:  # the last two: it died while it handed views over
             if not _means_dead_process(error):
                 raise
@@ -150,13 +147,13 @@ class ImageLoader:
             multiprocessing_context="spawn" if has_processes else None,
             persistent_workers=has_processes,
             pin_memory=has_processes and self._pin,
-            worker_init_fn=_silence_lost_parent,
+            worker_init_fn=_leave_ctrl_c_to_parent,
             generator=torch.Generator(),  # the default would draw a seed from the global stream
         )
 
 
-def _silence_lost_parent(_: int) -> None:
-    """Print no traceback in a process whose parent ends, as Ctrl-C makes it, while they exchange views."""
+def _leave_ctrl_c_to_parent(_: int) -> None:
+    """Print no traceback in a process when Ctrl-C, which a terminal sends to all processes, ends its parent."""
     print_traceback = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -164,45 +161,20 @@ def _silence_lost_parent(_: int) -> None:
             print_traceback(kind, error, trace)
 
     sys.excepthook = excepthook
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _begin(loader: DataLoader[ReadResult], processes: int) -> Iterator[ReadResult]:
+def _begin(loader: DataLoader[ReadResult]) -> Iterator[ReadResult]:
     """Begin a run of a loader; its processes start with the first.
 
     Torch would raise an error at any line of the main thread when a process ends, which would hide an interrupt. It
     notices a dead process within 5 seconds without that, too.
     """
-    if not processes:
-        return iter(loader)
     handler = signal.getsignal(signal.SIGCHLD)
-    with _ctrl_c_waits():
-        results = iter(loader)
+    results = iter(loader)
     if signal.getsignal(signal.SIGCHLD) is not handler:  # torch sets its handler in the main thread only
         signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
     return results
-
-
-@contextmanager
-def _ctrl_c_waits() -> Iterator[None]:
-    """Block Ctrl-C for processes that start in this block, and let this process have it when the block ends.
-
-    A terminal sends Ctrl-C to every process of a command, and each would print a traceback. A blocked signal reaches
-    another thread of this process, and Python then interrupts the main thread, so that its handler has to wait, too.
-    """
-    resource_tracker.ensure_running()  # the tracker unblocks the signal when it starts, so start it first
-    received: list[int] = []
-    is_main_thread = threading.current_thread() is threading.main_thread()  # other threads may set no handler
-    if is_main_thread:
-        handler = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by child processes
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if is_main_thread:
-            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
-        if received:
-            signal.raise_signal(signal.SIGINT)
 
 
 def _means_dead_process(error: Exception) -> bool:

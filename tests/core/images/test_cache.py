@@ -18,13 +18,11 @@ import torch
 from safetensors.numpy import save_file
 from torch.nn import functional as F
 
-from fpp_sweep.core.images.cache import Entry, default_cache, unwritable
-from fpp_sweep.core.images.chunks import CHUNK
-from fpp_sweep.core.images.features import FeatureCache
+from fpp_sweep.core.images.cache import CHUNK
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
-from tests.core.images.caches import CLIP, VIEWS, assert_close, everything, file_states, files, fill
+from tests.core.images.caches import assert_close, everything, file_states, files, fill
 from tests.kit.datasets import painted_dataset
 from tests.kit.disks import mounted
 
@@ -47,11 +45,6 @@ def replace_by_other_tensors(path):
     save_file({"x": np.zeros(3)}, path)
 
 
-def change_the_format(path):
-    path.write_bytes(path.read_bytes().replace(keys.FEATURES.encode(), b"fpp_sweep features 1"))
-    assert keys.FEATURES.encode() not in path.read_bytes()
-
-
 def change_the_list_of_skipped_images(path):
     data = path.read_bytes()
     assert b'"skipped":"[]"' in data
@@ -59,8 +52,7 @@ def change_the_list_of_skipped_images(path):
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [truncate, empty, replace_by_text, replace_by_other_tensors, change_the_format, change_the_list_of_skipped_images],
+    "damage", [truncate, empty, replace_by_text, replace_by_other_tensors, change_the_list_of_skipped_images]
 )
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_damaged_chunk_is_reported_and_computed_again(tmp_path, damage, index):
@@ -74,13 +66,6 @@ def test_a_damaged_chunk_is_reported_and_computed_again(tmp_path, damage, index)
     assert str(damaged) in log.notes[0]
     assert torch.equal(everything(features), expected)
     assert fill(tmp_path, dataset)[1].computed == 0
-
-
-def test_without_a_progress_bar_damage_is_logged(tmp_path, caplog):
-    fill(tmp_path, painted_dataset(3))
-    truncate(files(tmp_path)[0])
-    FeatureCache(tmp_path).features(CLIP, painted_dataset(3), VIEWS, 0)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 # --- files on disk
@@ -100,13 +85,6 @@ def test_a_finished_entry_holds_chunks_and_a_manifest_only(tmp_path):
     fill(tmp_path, painted_dataset(70))
     folder = files(tmp_path)[0].parent
     assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".json"}
-
-
-def test_an_environment_variable_sets_the_default_folder(monkeypatch):
-    monkeypatch.setenv("FPP_SWEEP_CACHE", "~/elsewhere")
-    assert default_cache() == Path.home() / "elsewhere"
-    monkeypatch.delenv("FPP_SWEEP_CACHE")
-    assert default_cache() == Path.home() / ".cache" / "fpp_sweep"
 
 
 def test_features_of_another_format_stay_on_disk_unused(tmp_path, monkeypatch):
@@ -195,36 +173,12 @@ def test_two_concurrent_runs_share_the_work_and_both_get_all_features(tmp_path):
     assert torch.equal(everything(first), everything(second))
 
 
-@pytest.mark.parametrize("finished", [True, False])
-def test_a_run_waits_for_a_chunk_of_another_run_and_computes_it_if_that_run_has_not(tmp_path, monkeypatch, finished):
-    """Another run holds the lock of chunk 1 until this run waits for it, with the chunk finished or not."""
-    fill(tmp_path, painted_dataset(3))
-    entry, lock, requests, waits = Entry(files(tmp_path)[0].parent), Entry.lock, [], []
-    with contextlib.ExitStack() as other_run:
-        assert other_run.enter_context(entry.lock(1, blocking=False))
-
-        def end_the_other_run_and_lock(entry, number, *, blocking):
-            requests.append(number)
-            assert len(requests) < 20, "the run requests locks without end"
-            if blocking:
-                waits.append((number, len(files(tmp_path))))
-                other_run.close()
-                if finished:
-                    fill(tmp_path, painted_dataset(2 * CHUNK))
-            return lock(entry, number, blocking=blocking)
-
-        monkeypatch.setattr(Entry, "lock", end_the_other_run_and_lock)
-        _, log = fill(tmp_path, painted_dataset(3 * CHUNK))
-    assert waits == [(1, 3)]  # one wait, for chunk 1, when two chunks and the one of 3 samples are on disk
-    assert log.computed == (2 if finished else 3) * CHUNK
-
-
 # A run whose image tower prints a line before every batch, and then waits for a line of input or its end.
 STEPPED_RUN = """
     import dataclasses, sys, torch
     from pathlib import Path
-    from fpp_sweep.core.images.cache import Entry
-    from fpp_sweep.core.images.chunks import CHUNK
+    from fpp_sweep.core.images import features
+    from fpp_sweep.core.images.cache import CHUNK
     from tests.core.images.caches import CLIP, fill
     from tests.kit.datasets import painted_dataset
 
@@ -237,12 +191,12 @@ STEPPED_RUN = """
             sys.stdin.readline()
             return CLIP.visual(pixels)
 
-    def reporting(entry, number, *, blocking, lock=Entry.lock):
-        if blocking:
+    def reporting(path, *, wait, lock=features.exclusive_lock):
+        if wait:
             report("waits")
-        return lock(entry, number, blocking=blocking)
+        return lock(path, wait=wait)
 
-    Entry.lock = reporting
+    features.exclusive_lock = reporting
     torch.set_num_threads(1)
     clip = dataclasses.replace(CLIP, visual=Stepped())
     features, log = fill(Path(sys.argv[1]), painted_dataset(6 * CHUNK), clip=clip, exact=True)
@@ -336,13 +290,3 @@ def test_a_run_that_waits_computes_the_chunk_of_a_run_that_is_killed(tmp_path):
         assert len(files(root)) == 5
         killed.kill()
         assert finish_run(waiting) == 6 * CHUNK
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [(OSError(5, "Input/output error"), "Input/output error"), (OSError("no such lock"), "no such lock")],
-)
-def test_a_cache_that_cannot_be_used_is_refused_with_the_systems_reason(tmp_path, error, reason):
-    line = str(unwritable(tmp_path, error))
-    problem = f"{tmp_path}: the feature cache cannot be used ({reason})"
-    assert line == f"{problem}; keep the cache elsewhere with --set work.cache=DIR"

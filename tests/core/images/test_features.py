@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fpp_sweep.core.images.chunks import CHUNK, Chunk
+from fpp_sweep.core.images.cache import CHUNK, Chunk
 from fpp_sweep.core.images.features import FeatureCache, arithmetic_label
 from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.images.views import sample_rng

@@ -15,7 +15,6 @@ from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.spec.errors import InputError, MachineError
 from tests.core.images.caches import CLIP, VIEWS, everything, files, fill
 from tests.kit.datasets import Painter, painted_dataset
-from tests.kit.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -102,7 +101,6 @@ if __name__ == "__main__":
     reader = Reader.of(dataset, VIEWS, CLIP.preprocess, 0)
     with terminable():
         try:
-            print("starts", flush=True)
             views = ImageLoader(1, pin=False).read((reader, sample_id) for sample_id in dataset.ids)
             next(views)
             print("reads", flush=True)
@@ -113,21 +111,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow  # starts two Python interpreters
-@pytest.mark.parametrize(
-    ("sent", "after"), [(signal.SIGINT, "starts"), (signal.SIGINT, "reads"), (signal.SIGTERM, "reads")]
-)
-def test_a_signal_to_a_group_of_processes_interrupts_and_its_reading_processes_print_nothing(tmp_path, sent, after):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_a_group_of_processes_interrupts_and_its_reading_processes_print_nothing(tmp_path, sent):
     """Terminals and batch systems signal the whole group; torch raises an error for each process that ends."""
     (tmp_path / "reads.py").write_text(READS_IN_A_PROCESS)
     command = [sys.executable, tmp_path / "reads.py"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, start_new_session=True, env=environment, **streams) as process:
-        while process.stdout.readline() != f"{after}\n":
-            pass
-        if after == "starts":
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-            wait_for(lambda: len(children.read_text().split()) == 2)  # the resource tracker and the reading process
+        assert process.stdout.readline() == "reads\n"
         os.killpg(process.pid, sent)
         output, errors = process.communicate()
     assert output.splitlines()[-1:] == ["interrupted"], errors
