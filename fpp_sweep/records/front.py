@@ -1,4 +1,4 @@
-"""The front of a sweep with its baselines, and values of records on splits."""
+"""The front of a sweep with its baselines, and values and constraints of records on splits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from itertools import combinations
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.space.objectives import FLOOR, Objective, goals_of, metrics_of
+from fpp_sweep.space.objectives import FLOOR, Constraint, Objective, goals_of, metrics_of
 from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.rounding import is_rounding_error
-from fpp_sweep.spec.validation import require
+from fpp_sweep.spec.validation import as_list, as_mapping, require
 
 OUTSIDE = "outside the space"  # remark on a trial of an earlier question
 
@@ -361,3 +361,48 @@ def staircase(front: Front) -> tuple[list[float], list[float]]:
         xs.append(x)
         ys.append(y)
     return xs, ys
+
+
+# ------------------------------------------------------------ constraints on the results of any split
+
+
+def keeps_constraints(info: SweepInfo, record: TrialRecord, split: str, baselines: Sequence[TrialRecord]) -> bool:
+    """Return True unless a record's results on a split break a constraint.
+
+    The search judges its own split when a trial ends (`TrialRecord.constraints`). A trial that keeps a constraint there
+    by luck may break it on the images of the final stage or of the test split.
+    """
+    for fields in as_list(info.space.get("constraints", [])):
+        constraint = Constraint.recorded(as_mapping(fields))
+        if _is_broken(info, constraint, record, split, baselines):
+            return False
+    return True
+
+
+def _is_broken(
+    info: SweepInfo, constraint: Constraint, record: TrialRecord, split: str, baselines: Sequence[TrialRecord]
+) -> bool:
+    """Return True if a constraint is broken. A constraint whose numbers are missing on the split is not broken."""
+    measured_split = split_of_metric(info, record, constraint.metric, split)
+    value = metric_of(record.results.get(measured_split), constraint.metric)
+    if value is None:
+        return False
+    baseline_value = None
+    if constraint.baseline is not None:
+        for baseline in baselines:
+            if baseline.label == constraint.baseline:
+                baseline_value = metric_of(baseline.results.get(measured_split), constraint.metric)
+        if baseline_value is None:
+            return False
+    return constraint.violation(value, baseline_value) > 0
+
+
+def split_of_metric(info: SweepInfo, record: TrialRecord, metric: str, split: str) -> str:
+    """Return the search split for a cost, and the given split for any other metric.
+
+    Later stages have other numbers of seeds and images, which change the costs.
+    """
+    searched = record.results.get(info.search_split)
+    if searched is not None and searched.cost(metric) is not None:
+        return info.search_split
+    return split

@@ -92,35 +92,15 @@ def hypervolume_over_time(points: Sequence[Values], goals: Sequence[Goal], refer
     """
     volumes: list[float] = []
     members: list[Values] = []
+    volume = 0.0
     for point in points:
-        if _is_dominated(point, members, goals):
-            volumes.append(volumes[-1])
-            continue
-        members.append(point)
-        members = [members[index] for index in front(members, goals)]
-        volumes.append(hypervolume(members, goals, reference))
+        candidates = [*members, point]
+        indices = front(candidates, goals)
+        if len(members) in indices:
+            members = [candidates[index] for index in indices]
+            volume = hypervolume(members, goals, reference)
+        volumes.append(volume)
     return volumes
-
-
-def _is_dominated(point: Values, members: Sequence[Values], goals: Sequence[Goal]) -> bool:
-    """Return True if a member is at least as good in every objective."""
-    candidate = _comparable(point, goals)
-    return any(_is_no_worse(_comparable(member, goals), candidate) for member in members)
-
-
-def dominates(first: Values, second: Values, goals: Sequence[Goal]) -> bool:
-    """Return True if the first point is at least as good in every objective and better in one.
-
-    >>> dominates((71.0, 4.0), (70.0, 4.0), ["max", "min"]), dominates((71.0, 5.0), (70.0, 4.0), ["max", "min"])
-    (True, False)
-    """
-    minimized_first = _comparable(first, goals)
-    minimized_second = _comparable(second, goals)
-    return _is_no_worse(minimized_first, minimized_second) and not _is_no_worse(minimized_second, minimized_first)
-
-
-def _is_no_worse(first: Minimized, second: Minimized) -> bool:
-    return all(a <= b for a, b in zip(first, second, strict=True))
 
 
 def knee_order(points: Sequence[Values], goals: Sequence[Goal], corner: Values) -> list[int]:

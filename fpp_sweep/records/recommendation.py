@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fpp_sweep.records.constraints import keeps_constraints
-from fpp_sweep.records.front import Front, is_less_accurate, usual_order
+from fpp_sweep.records.front import Front, is_less_accurate, keeps_constraints, usual_order
 from fpp_sweep.records.luck import has_images_of_search, has_seeds_of_search
 from fpp_sweep.records.measurements import resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fpp_sweep.records.answer import MAX_COMPARED
-from fpp_sweep.records.constraints import keeps_constraints
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, values_of
+from fpp_sweep.records.front import Front, keeps_constraints, values_of
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.recommendation import chances, split_by_testable
 from fpp_sweep.records.records import FINAL, TrialRecord

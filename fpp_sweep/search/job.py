@@ -14,9 +14,9 @@ from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
-from fpp_sweep.records.records import STOPPED_BY_STEER, SplitResult, State, TrialRecord, baseline_name, measured_value
-from fpp_sweep.search.question import gate_violation, violations
-from fpp_sweep.space.objectives import Constraint, Objective, metrics_of
+from fpp_sweep.records.records import STOPPED_BY_STEER, SplitResult, State, TrialRecord, baseline_name
+from fpp_sweep.search.question import gate_violation, with_values
+from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.specs import PluginFile
@@ -35,10 +35,7 @@ class TrialContext:
     executor: Executor
     plan: Plan
     later_plans: Mapping[str, Plan] = field(default_factory=dict)  # by split; of other splits the plan of the search
-    objectives: tuple[Objective, ...]
-    constraints: tuple[Constraint, ...]
-    search_split: str
-    gate: float | None = None  # largest drift of a trial's pretrainings; baselines have no gate
+    space: Space
     plugins: tuple[PluginFile, ...] = ()
 
 
@@ -101,7 +98,7 @@ def run_job(context: TrialContext, name: str, split: str, order: int, commands_r
     except Collapsed as collapse:
         outcome = f"collapsed, {collapse}"
         record = ended_early(_with_worker_time(record, executor), split, "collapsed", str(collapse))
-        record = replace(record, drift=collapse.drift, constraints=gate_violation(context.gate, collapse.drift))
+        record = replace(record, drift=collapse.drift, constraints=gate_violation(context.space.gate(), collapse.drift))
     except Exception as error:
         failure = TaskFailed.of(error)
         outcome, details = failure.reason, failure.details
@@ -116,26 +113,23 @@ def _run(context: TrialContext, record: TrialRecord, split: str, executor: Execu
     plan = context.plan
     if split in context.later_plans:
         plan = context.later_plans[split].for_config(config, context.plan.seeds)
-    if split == context.search_split and record.kind == "trial":
-        plan = replace(plan, gate=context.gate)
+    is_search = split == context.space.search.split
+    if is_search and record.kind == "trial":  # baselines have no gate
+        plan = replace(plan, gate=context.space.gate())
     result, datasets = run_trial(plan, config, split, executor, order=order)
     record = replace(record, results={**record.results, split: result})
     if record.reason_split == split:  # an earlier attempt failed
         record = replace(record, reason=None, details=None, reason_split="")
-    if split == context.search_split:
-        values = [measured_value(result, metric) for metric in metrics_of(context.objectives)]
+    if is_search:
         drift = max(dataset.drift for dataset in datasets)
-        constraints = {}
-        if record.kind == "trial":
-            constraints = violations(context.constraints, result, _results_of_baselines(context))
-            constraints |= gate_violation(context.gate, drift)
-        record = replace(record, values=values, constraints=constraints, drift=drift or None, state="complete")
+        record = replace(record, drift=drift or None, state="complete")
+        record = with_values(record, context.space, _results_of_baselines(context))
     try:
         title = f"{record.name}, {split}: {record.config['method']}"
         write_artifacts(context.folder.artifacts(record.name), datasets, split, title)
     except OSError as error:  # a trial is complete only with its files
         raise MachineError.of(error) from error
-    if split == context.search_split:
+    if is_search:
         record = replace(record, finished=time.time())
     return record
 
@@ -156,9 +150,9 @@ def ended_early(record: TrialRecord, split: str, state: State, reason: str, deta
 def _results_of_baselines(context: TrialContext) -> dict[str, SplitResult]:
     """Return the results that constraints are relative to, by baseline, without baselines that failed."""
     results = {}
-    for constraint in context.constraints:
+    for constraint in context.space.constraints_and_floor():
         if constraint.baseline is not None:
             record = context.folder.trial(baseline_name(constraint.baseline))
-            if context.search_split in record.results:
-                results[constraint.baseline] = record.results[context.search_split]
+            if context.space.search.split in record.results:
+                results[constraint.baseline] = record.results[context.space.search.split]
     return results

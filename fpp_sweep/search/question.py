@@ -214,7 +214,7 @@ def reassess(folder: SweepFolder, space: Space, *, run_failed_again: bool = Fals
             listed[config_key(config)] = point.values
     reassessed = []
     for record in records:
-        changed = _with_values(record, space, results)
+        changed = _reassessed(record, space, results)
         if record.kind == "baseline":
             outside = record.label not in space.baselines() and not record.is_imported
             changed = replace(changed, outside=outside)
@@ -238,26 +238,34 @@ def _with_point(record: TrialRecord, space: Space, listed: Mapping[str, Mapping[
     return replace(record, outside=False, params=dict(point))
 
 
-def _with_values(record: TrialRecord, space: Space, baselines: Mapping[str, SplitResult]) -> TrialRecord:
-    """Return a record with its values of the objectives, and the constraints that its results break or keep."""
-    gate = space.gate()
+def _reassessed(record: TrialRecord, space: Space, baselines: Mapping[str, SplitResult]) -> TrialRecord:
+    """Return a record as the space has it: a collapsed trial may pass another gate, a metric may lack its numbers."""
     if record.state == "collapsed":
-        if gate is None or (record.drift or 0.0) <= gate:
+        constraints = gate_violation(space.gate(), record.drift)
+        if max(constraints.values(), default=0.0) <= 0:
             return replace(record, state="waiting", constraints={})
-        return replace(record, constraints=gate_violation(gate, record.drift))
-    result = record.results.get(space.search.split)
-    if record.state != "complete" or result is None:
+        return replace(record, constraints=constraints)
+    if record.state != "complete" or space.search.split not in record.results:
         return record
     try:
-        values = [measured_value(result, metric) for metric in metrics_of(space.objectives)]
-        constraints = {}
-        if record.kind == "trial":
-            constraints = violations(space.constraints_and_floor(), result, baselines)
-            constraints |= gate_violation(gate, record.drift)
+        return with_values(record, space, baselines)
     except (InputError, FloatingPointError) as error:
         if record.is_imported:  # it has no such metric, so that tables leave it out
             return replace(record, values=None)
         return replace(record, state="failed", reason=str(error), reason_split=space.search.split)
+
+
+def with_values(record: TrialRecord, space: Space, baselines: Mapping[str, SplitResult]) -> TrialRecord:
+    """Return a record with its values of the objectives, and the constraints that its results break or keep.
+
+    Raise InputError or FloatingPointError for a metric without a number.
+    """
+    result = record.results[space.search.split]
+    values = [measured_value(result, metric) for metric in metrics_of(space.objectives)]
+    constraints = {}
+    if record.kind == "trial":
+        constraints = _violations(space.constraints_and_floor(), result, baselines)
+        constraints |= gate_violation(space.gate(), record.drift)
     return replace(record, values=values, constraints=constraints)
 
 
@@ -268,7 +276,7 @@ def gate_violation(gate: float | None, drift: float | None) -> dict[str, float]:
     return {GATE: (drift or 0.0) - gate}
 
 
-def violations(
+def _violations(
     constraints: Sequence[Constraint], result: SplitResult, baselines: Mapping[str, SplitResult]
 ) -> dict[str, float]:
     """Return by how much each constraint is broken, by name; a constraint that holds has a value of at most 0.

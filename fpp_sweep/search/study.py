@@ -26,7 +26,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_trial
 
-from fpp_sweep.records.records import TrialRecord, trial_name
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, naming_plugin, require_possible
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
@@ -35,7 +35,6 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import written_whole
 
 DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
-NAME_ATTRIBUTE = "name"  # user attribute of each trial of a study: the name of its record
 STATES = {
     "complete": TrialState.COMPLETE,
     "failed": TrialState.FAIL,
@@ -77,7 +76,7 @@ class SweepStudy:
             return create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": point.values})
         if record.outside:
             self.n_outside += 1
-            return create_trial(state=TrialState.FAIL, user_attrs={NAME_ATTRIBUTE: record.name})
+            return create_trial(state=TrialState.FAIL, user_attrs={"name": record.name})
         return trial_of_record(record, self._space)
 
     def _next_point(self, number: int) -> QueuedPoint:
@@ -153,7 +152,6 @@ class SweepStudy:
                     continue  # a point of a grid is complete; other points leave keys to the sampler
                 if param.exists(settings):
                     settings[param.key] = self._suggest_value(trial, param)
-        trial.set_user_attr(NAME_ATTRIBUTE, trial_name(number))
         self._suggested[number] = trial
         return Suggestion(number, point.origin, settings)
 
@@ -207,7 +205,6 @@ def trial_of_record(record: TrialRecord, space: Space) -> FrozenTrial:
     except (ValueError, TypeError) as error:
         raise InputError(error, "params") from error
     trial.datetime_start = datetime.fromtimestamp(record.started)
-    trial.set_user_attr(NAME_ATTRIBUTE, record.name)
     if state.is_finished():
         trial.datetime_complete = datetime.fromtimestamp(record.finished or record.started)
         _set_attributes(trial, record)
@@ -215,8 +212,11 @@ def trial_of_record(record: TrialRecord, space: Space) -> FrozenTrial:
 
 
 def _set_attributes(trial: Trial | FrozenTrial, record: TrialRecord) -> None:
-    """Give a trial of the study its texts and the values of its constraints."""
-    for key, text in user_attributes(record).items():
+    """Give a trial of the study its texts, for dashboards, and the values of its constraints."""
+    texts = {"name": record.name, "state": record.state, "origin": record.origin, "key": record.key}
+    if record.state != "complete":
+        texts["reason"] = record.reason or ""
+    for key, text in texts.items():
         trial.set_user_attr(key, text)
     for name, value in record.constraints.items():
         trial.set_constraint(name, value)
@@ -228,14 +228,6 @@ def study_outcome(record: TrialRecord) -> tuple[TrialState, Sequence[float] | No
     if record.state == "complete":
         values = list(record.values or ())
     return STATES.get(record.state, TrialState.RUNNING), values
-
-
-def user_attributes(record: TrialRecord) -> dict[str, str]:
-    """Return the texts that the study has of a trial, for dashboards."""
-    attributes = {NAME_ATTRIBUTE: record.name, "state": record.state, "origin": record.origin, "key": record.key}
-    if record.state != "complete":
-        attributes["reason"] = record.reason or ""
-    return attributes
 
 
 def _distributions(space: Space, settings: Mapping[str, Any]) -> dict[str, BaseDistribution]:

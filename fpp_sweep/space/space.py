@@ -164,7 +164,7 @@ class Space:
                 start.replace(values)
 
     def _auto_sampler(self) -> Sampler:
-        """Return the sampler that did best for spaces of this kind (benchmarks/RESULTS.md, Search)."""
+        """Return the sampler that did best for spaces of this kind (studies/samplers.md)."""
         if self.grid:
             return "grid"
         for param in self.params:

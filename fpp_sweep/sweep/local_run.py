@@ -80,13 +80,7 @@ def _open_context(start: Start, options: Options) -> TrialContext:
     """Return what all trials of a run in this process have in common."""
     plan, executor = open_locally(start, options.plugins)
     return TrialContext(
-        folder=start.record.folder,
-        executor=executor,
-        plan=plan,
-        objectives=start.space.objectives,
-        constraints=start.space.constraints,
-        search_split=start.space.search.split,
-        plugins=options.plugins,
+        folder=start.record.folder, executor=executor, plan=plan, space=start.space, plugins=options.plugins
     )
 
 

@@ -36,10 +36,7 @@ def context_of(folder: SweepFolder, space: Space, opened: OpenedSweep, plugins: 
         executor=opened.workers.pool,
         plan=opened.plan,
         later_plans=opened.later_plans,
-        objectives=space.objectives,
-        constraints=space.constraints_and_floor(),
-        search_split=space.search.split,
-        gate=space.gate(),
+        space=space,
         plugins=plugins,
     )
 

@@ -1,14 +1,12 @@
 """The Pareto front and its hypervolume equal Optuna's, moocore's and those by definition."""
 
 import random
-import sys
-from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.records.pareto import front, hypervolume, hypervolume_over_time, knee_order, layers, worst
+from fpp_sweep.records.pareto import front, hypervolume, hypervolume_over_time, knee_order, layers
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.rounding import without_rounding_error
 
@@ -71,30 +69,6 @@ def test_rounding_errors_make_no_member():
     assert hypervolume_over_time(points[::-1], ["max", "min"], (60.0, 20.0))[1] == pytest.approx(12.9166667 * 5.4)
 
 
-@given(problems(), st.randoms(use_true_random=False))
-def test_the_order_of_the_points_does_not_matter(problem, shuffle):
-    points, goals = problem
-    order = list(range(len(points)))
-    shuffle.shuffle(order)
-    shuffled = [points[index] for index in order]
-    assert sorted(order[index] for index in front(shuffled, goals)) == front(points, goals)
-    reference = [-5.0 if goal == "max" else 5.0 for goal in goals]
-    assert hypervolume(shuffled, goals, reference) == pytest.approx(hypervolume(points, goals, reference))
-
-
-@given(problems())
-def test_maximizing_equals_minimizing_the_negative(problem):
-    points, goals = problem
-    signs = [-1 if goal == "max" else 1 for goal in goals]
-    negated = []
-    for point in points:
-        negated.append([sign * value for sign, value in zip(signs, point, strict=True)])
-    all_min = ["min"] * len(goals)
-    assert front(negated, all_min) == front(points, goals)
-    reference = [5.0 * sign for sign in signs]
-    assert hypervolume(negated, all_min, [5.0] * len(goals)) == hypervolume(points, goals, reference)
-
-
 @pytest.mark.parametrize("number", range(200))
 def test_front_and_hypervolume_equal_moocores(number):
     moocore = pytest.importorskip("moocore")
@@ -107,31 +81,6 @@ def test_front_and_hypervolume_equal_moocores(number):
     assert front(points, goals) == [index for index, is_member in enumerate(expected) if is_member]
     volume = moocore.hypervolume(points, ref=reference, maximise=upwards)
     assert hypervolume(points, goals, reference) == pytest.approx(volume, rel=1e-12)
-
-
-@pytest.mark.parametrize("number", range(200))
-def test_the_front_equals_optunas(number):
-    optuna = pytest.importorskip("optuna")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    points, goals, _ = random_set(number)
-    study = optuna.create_study(directions=[{"max": "maximize", "min": "minimize"}[goal] for goal in goals])
-    study.add_trials([optuna.trial.create_trial(values=list(point)) for point in points])
-    assert front(points, goals) == sorted(trial.number for trial in study.best_trials)
-
-
-@pytest.mark.parametrize("number", range(200))
-def test_the_hypervolume_equals_optunas(number):
-    pytest.importorskip("optuna")
-    numpy = pytest.importorskip("numpy")
-    from optuna._hypervolume import compute_hypervolume
-
-    points, goals, reference = random_set(number)
-    signs = numpy.array([-1 if goal == "max" else 1 for goal in goals])
-    losses = numpy.array(points).reshape(-1, len(goals)) * signs
-    corner = numpy.array(reference) * signs
-    inside = losses[(losses <= corner).all(axis=1)]
-    expected = compute_hypervolume(inside, corner) if len(inside) else 0.0
-    assert hypervolume(points, goals, reference) == pytest.approx(expected, rel=1e-9)
 
 
 @given(problems())
@@ -162,18 +111,6 @@ def test_the_knee_is_measured_from_the_corner(points, corner, order):
     assert knee_order(points, ["max", "min"], corner) == order
 
 
-def test_equal_trade_offs_are_ordered_by_the_first_objective():
-    assert knee_order([(1.0, 0.0), (2.0, 1.0)], ["max", "min"], (0.0, 2.0)) == [1, 0]
-
-
-def test_without_points_there_is_no_knee_and_no_corner_is_needed():
-    assert knee_order([], ["max", "min"], []) == []
-
-
-def test_the_worst_values_form_the_corner():
-    assert worst([(70.0, 4.0), (65.0, 9.0), (71.0, 5.0)], ["max", "min"]) == [65.0, 9.0]
-
-
 def test_a_front_without_points_has_no_members():
     assert front([], ["max"]) == []
     assert hypervolume_over_time([], ["max"], [0.0]) == []
@@ -188,30 +125,3 @@ def test_a_point_that_cannot_be_compared_is_refused(point):
 def test_four_objectives_are_refused():
     with pytest.raises(InputError, match="one to 3 objectives"):
         front([(1.0,) * 4], ["max"] * 4)
-
-
-def count_steps(run, *arguments):
-    """Return the number of Python lines and calls that the function executes."""
-    events = []
-
-    def trace(frame, event, argument):
-        events.append(event)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        run(*arguments)
-    finally:
-        sys.settrace(before)
-    return len(events)
-
-
-@pytest.mark.parametrize("shape", ["anywhere", "all on the front"])
-def test_twice_the_points_take_about_twice_the_steps(shape):
-    draw = random.Random(0)
-    along = [draw.random() for _ in range(2000)]
-    points = [(x, x if shape == "all on the front" else draw.random()) for x in along]
-    assert (len(front(points, ["max", "min"])) == 2000) == (shape == "all on the front")
-    for run in (front, partial(hypervolume, reference=[0.0, 1.0])):
-        assert count_steps(run, points, ["max", "min"]) < 2.5 * count_steps(run, points[:1000], ["max", "min"])

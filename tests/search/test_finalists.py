@@ -6,15 +6,12 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.front import front_of
-from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.search.choosing import chances_on, choose_champion, choose_finalists
 from fpp_sweep.search.finalists import FinalJobs, Job, fresh_images, later_plans
-from fpp_sweep.space.later_seeds import fresh_seeds
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec.config import AdaptConfig, TrialConfig
-from fpp_sweep.statistics.paired import corrected_differences
 from fpp_sweep.trial.plan import Plan
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
@@ -56,10 +53,6 @@ def test_fresh_images_follow_those_of_the_search(used, available, images, expect
     assert (None if image_range is None else (image_range.start, image_range.stop)) == expected
 
 
-def test_datasets_of_unequal_sizes_have_no_fresh_images():
-    assert fresh_images(Finalists(), {"a": 200, "b": 97}, {"a": 400, "b": 97}) is None
-
-
 def test_further_seeds_draw_the_pretraining_and_keep_the_views():
     space = parse_space(SPACE, "space.yaml")
     plans = later_plans(plan_with(), space, describe_datasets_of_size(400))
@@ -71,14 +64,6 @@ def test_further_seeds_draw_the_pretraining_and_keep_the_views():
     tested = [task for tasks in plans["test"].tasks(config, "test").values() for task in tasks]
     assert {(task.seed, task.prompt_seed) for task in tested} == {(0, 4), (0, 5), (0, 6)}
     assert {(task.start, task.stop) for task in tested} == {(0, 200)}
-
-
-def test_a_prompt_of_words_runs_with_the_seeds_of_the_search_only():
-    space = parse_space(SPACE, "space.yaml")
-    plan = plan_with()
-    final = later_plans(plan, space, describe_datasets_of_size(400))[FINAL]
-    assert final.for_config(TrialConfig(prompt="a photo of a"), plan.seeds).seeds == (0,)
-    assert final.for_config(TrialConfig(prompt="fpp"), plan.seeds).seeds == (1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +83,6 @@ def test_further_seeds_draw_the_order_of_a_stream(order, prompt, seeds):
     config = TrialConfig(prompt=prompt, method="tda", adapt=AdaptConfig(order=order))
     tasks = final.for_config(config, plan.seeds).tasks(config, FINAL)
     assert {(task.seed, task.prompt_seed) for shards in tasks.values() for task in shards} == seeds
-
-
-def test_no_seed_of_the_search_is_used_again():
-    assert fresh_seeds([0], 3) == (1, 2, 3)
-    assert fresh_seeds([0, 1, 2], 2) == (3, 4)
 
 
 def test_the_test_split_has_seeds_that_no_earlier_stage_had():
@@ -159,14 +139,6 @@ def test_the_front_and_its_rivals_are_finalists_and_no_trial_below_the_floor(sea
     assert [record.name for record in finalists] == ["trial-0002", "trial-0003"]
 
 
-def test_a_margin_of_zero_is_allowed(searched_folder):
-    info = searched_folder.info()
-    search = {**info.space["search"], "margin": {"ece": 0}}
-    searched_folder.write_info(replace(info, space={**info.space, "search": search}))
-    finalists = choose_finalists(searched_folder, front_in(searched_folder), 6)
-    assert [record.name for record in finalists] == ["trial-0002", "trial-0003"]
-
-
 def test_there_are_at_most_as_many_finalists_as_asked_for(searched_folder):
     assert [record.name for record in choose_finalists(searched_folder, front_in(searched_folder), 1)] == ["trial-0002"]
 
@@ -211,19 +183,6 @@ def test_copies_of_a_trial_are_no_finalists(searched_folder):
     searched_folder.write_trial(copied)
     shutil.copy(stats_of(searched_folder, "trial-0002"), stats_of(searched_folder, "trial-0003"))
     assert [record.name for record in choose_finalists(searched_folder, front_in(searched_folder), 6)] == ["trial-0002"]
-
-
-def test_the_chance_is_that_of_the_reference_that_a_trial_beats_least(searched_folder):
-    trials = [searched_folder.trial(name) for name in ("trial-0002", "trial-0003")]
-    chances = chances_on(searched_folder, front_in(searched_folder), trials, "val")
-    baselines = [searched_folder.trial(f"baseline-{name}") for name in (ZERO_SHOT, TPT)]
-    samples = measure(searched_folder, [*baselines, *trials], "val", ["accuracy", "ece"]).samples
-    for name, (_, negated_t) in chances.items():
-        clearest = []
-        for reference in baselines:
-            differences = corrected_differences(samples, [(name, reference.name)], ["accuracy", "ece"])
-            clearest.append(max(paired.gain / paired.standard_error for paired in differences))
-        assert -negated_t == pytest.approx(max(0.0, min(clearest)))
 
 
 def test_a_trial_with_the_predictions_of_zero_shot_has_no_gain(searched_folder):
@@ -338,13 +297,6 @@ def test_a_record_has_one_running_job_at_a_time(searched_folder):
     ]
     jobs.finish(*running.pop(0))
     assert jobs.next(running) == (f"baseline-{ZERO_SHOT}", FINAL)
-
-
-def test_a_raised_budget_begins_no_running_job_again(searched_folder):
-    jobs = Jobs(searched_folder)
-    running = [jobs.next() for _ in range(2)]
-    jobs.jobs.reset(jobs.space)
-    assert jobs.next(running) == ("trial-0002", FINAL)
 
 
 def test_no_trial_is_tested_while_a_finalist_runs(searched_folder):

@@ -8,8 +8,8 @@ from fpp_sweep.core.prompt import from_bytes
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import waiting_record
-from fpp_sweep.search.gaussian_process import GaussianProcessSampler
 from fpp_sweep.search.job import TrialContext, run_job
+from fpp_sweep.search.samplers import GaussianProcessSampler
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.config import preset
@@ -99,15 +99,7 @@ def folder(worker, tmp_path_factory):
         folder.write_trial(waiting_record(f"trial-000{number}", "trial", config, number=number, params=params))
     folder.write_trial(waiting_record("baseline-fpp_paper", "baseline", BAD))
     with executing("inline", worker, plan, folder.tasks) as executor:
-        context = TrialContext(
-            folder=folder,
-            executor=executor,
-            plan=plan,
-            objectives=space.objectives,
-            constraints=(),
-            search_split="val",
-            gate=space.gate(),
-        )
+        context = TrialContext(folder=folder, executor=executor, plan=plan, space=space)
         for record in folder.trials():
             run_job(context, record.name, "val", 0)
     return folder

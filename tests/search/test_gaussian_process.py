@@ -9,7 +9,7 @@ from optuna.distributions import FloatDistribution
 from optuna.samplers import GPSampler
 from optuna.trial import TrialState
 
-from fpp_sweep.search.gaussian_process import GaussianProcessSampler
+from fpp_sweep.search.samplers import GaussianProcessSampler
 
 RANGES = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
 

@@ -158,6 +158,7 @@ def test_an_edited_sweep_answers_as_a_fresh_one(run, measured, tmp_path, name):
 def test_the_floor_is_a_constraint_of_every_trial_unless_zero_shot_is_no_baseline(run, measured, tmp_path):
     accuracy = {record.name: record.results["val"].average["accuracy"] for record in measured.trials()}
     for record in measured.trials():
+        assert record.values[0] == accuracy[record.name]  # later stages and the test split change neither
         if record.kind == "trial":
             shortfall = accuracy[f"baseline-{ZERO_SHOT}"] - accuracy[record.name]
             assert record.constraints["floor"] == pytest.approx(shortfall - 5)

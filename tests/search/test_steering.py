@@ -11,7 +11,7 @@ from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.search.job import LoggingExecutor, TrialContext, TrialStopped, run_job
 from fpp_sweep.search.question import asked_space
 from fpp_sweep.search.searcher import SweepSearcher
-from fpp_sweep.space.reading import parse_space, space_of
+from fpp_sweep.space.reading import space_of
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.sweep_info import resumed_info
 from fpp_sweep.trial.plan import Plan
@@ -166,9 +166,7 @@ def test_a_running_trial_is_stopped_in_its_own_process(tmp_path):
         folder=sweep.folder,
         executor=None,  # the trial stops before any task
         plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
-        objectives=sweep.space.objectives,
-        constraints=(),
-        search_split="val",
+        space=sweep.space,
     )
     run_job(context, **job)
     sweep.searcher.on_trial_complete(trial, {})
@@ -221,18 +219,3 @@ def run_and_kill_at_write(write_number, sweep):
         finally:
             os._exit(0)
     return os.waitpid(pid, 0)[1] == signal.SIGKILL
-
-
-def test_a_moved_sweep_keeps_its_commands(tmp_path):
-    sweep = Steered(tmp_path / "sweep")
-    sweep.folder.send_command("add", ["fpp.gamma1=3"])
-    moved = SweepFolder(sweep.folder.path.rename(tmp_path / "elsewhere"))
-    assert [command.text for command in moved.commands()] == ["add fpp.gamma1=3"]
-
-
-def test_a_space_of_other_measurements_is_refused_with_key_and_values(tmp_path):
-    sweep = Steered(tmp_path / "sweep")
-    other = parse_space(SPACE, "space.yaml", ["work.limit=5"])
-    with pytest.raises(Exception, match=r"^sweep cannot be resumed: .*\(work\.limit: none -> 5\); keep it, or begin"):
-        sweep.resume(other)
-    assert sweep.folder.info().earlier == []

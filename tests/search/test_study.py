@@ -6,17 +6,15 @@ import random
 from dataclasses import replace
 from unittest.mock import patch
 
-import optuna
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from fpp_sweep.records.pareto import front
 from fpp_sweep.search import samplers
 from fpp_sweep.search import study as module
-from fpp_sweep.search.study import SweepStudy, user_attributes
+from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from tests.kit.long_forms import short_and_long
 from tests.kit.names import CTPT, OTPT, TPT, named
@@ -104,20 +102,6 @@ def unkilled():
 # ------------------------------------------------------------ settings of trials
 
 
-@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_tpe_models_settings_that_only_some_trials_have():
-    sampler = samplers.build_sampler(space_of().search, "test")
-    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
-    for method in ("tpt", "ctpt", "tpt", "ctpt"):
-        asked = study.ask()
-        asked.suggest_float("fpp.gamma2", 0.1, 20)
-        if method == "ctpt":
-            asked.suggest_float("adapt.penalty_weight", 1, 30)
-        study.tell(asked, [50.0, 5.0])
-    modelled = sampler.infer_relative_search_space(study, study.trials[-1])
-    assert set(modelled) == {"fpp.gamma2", "adapt.penalty_weight"}
-
-
 def test_points_come_first_then_published_settings_then_samples(unkilled):
     _, suggestions = unkilled["tpe"]
     assert [number for number, _, _ in suggestions] == list(range(TRIALS))
@@ -138,12 +122,6 @@ def test_a_grid_runs_each_point_once_in_its_order():
     assert tried == set(itertools.product((0.15, 1.0, 15.0), (TPT, OTPT)))
 
 
-def test_a_block_of_a_grid_sets_its_own_keys_and_takes_the_rest_from_base():
-    space = space_of(named("grid: [{fpp.gamma2: [0.15, 3.0]}, {method: [tpt, ctpt]}]\n"), "grid")
-    suggestions = run_undisturbed(space, len(space.queue()))
-    assert [values for _, _, values in suggestions] == [values for _, values in space.queue()]
-
-
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
 def test_every_value_lies_in_the_space(unkilled, sampler):
     space, suggestions = unkilled[sampler]
@@ -157,24 +135,6 @@ def test_every_value_lies_in_the_space(unkilled, sampler):
         assert isinstance(values["fpp.steps"], int)
         assert isinstance(values["adapt.view_fraction"], float)
         space.resolve(values)
-
-
-def test_logarithmic_ranges_are_sampled_by_magnitude():
-    space = space_of("params: {fpp.steps: {low: 1, high: 10000, log: true}}\n", "random")
-    sampled = [values["fpp.steps"] for _, origin, values in run_undisturbed(space, 18) if origin == "sampled"]
-    # about half of the samples are below 100; on a linear scale, one in a hundred would be
-    below_100 = sum(value < 100 for value in sampled)
-    assert 3 < below_100 < len(sampled) - 3
-
-
-@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
-def test_two_parameters_with_equal_ranges_are_drawn_independently(sampler):
-    space = space_of(
-        "params: {views.min_area: {low: 0.1, high: 0.9}, adapt.view_fraction: {low: 0.1, high: 0.9}}\n", sampler
-    )
-    sampled = [values for _, origin, values in run_undisturbed(space, 6) if origin == "sampled"]
-    assert len(sampled) > 3
-    assert not [values for values in sampled if values["views.min_area"] == values["adapt.view_fraction"]]
 
 
 def test_optuna_gets_the_ranges_of_the_space():
@@ -239,17 +199,6 @@ def test_samplers_learn_from_the_values_and_constraints_that_are_reported(sample
     """A sampler that ignored values and constraints would draw the same settings in both studies."""
     liked, disliked = (count_samples_with_ctpt(sampler, good, by_constraint=by_constraint) for good in (CTPT, TPT))
     assert liked > disliked
-
-
-def test_the_first_points_are_parents_of_nsga2s_children():
-    space = space_of(sampler="nsga2")
-    study = open_study(space)
-    run_trials(study, 4)
-    generations = []
-    for stored_trial in study.trials():
-        values = [value for key, value in stored_trial.system_attrs.items() if key.endswith(":generation")]
-        generations.append(values[0] if values else None)
-    assert generations == [0, 0, 0, 1]
 
 
 # ------------------------------------------------------------ kills
@@ -371,43 +320,6 @@ def test_a_trial_without_a_record_gets_the_same_settings_again(unkilled, sampler
 # ------------------------------------------------------------ reports of results
 
 
-def test_a_failed_trial_has_a_reason_and_no_values():
-    study = open_study(space_of())
-    number, _, values = study.ask()
-    failure = record(number, values, state="failed", reason="FloatingPointError: ece is nan", values=None)
-    study.tell(failure)
-    (trial,) = study.trials()
-    assert trial.state == TrialState.FAIL
-    assert trial.values is None
-    assert trial.user_attrs["reason"] == "FloatingPointError: ece is nan"
-    assert trial.params == values
-
-
-def test_values_of_a_failed_trial_do_not_reach_the_sampler():
-    """Even if the record of a failed trial has values, the study stores none."""
-    study = open_study(space_of())
-    number, _, values = study.ask()
-    study.tell(record(number, values, state="failed", reason="no"))
-    assert study.trials()[0].values is None
-
-
-def test_a_trial_is_reported_with_its_name_state_origin_and_key():
-    study = open_study(space_of())
-    number, origin, values = study.ask()
-    study.tell(record(number, values, origin=origin, key="0123456789ab"))
-    (trial,) = study.trials()
-    assert trial.values == objective_values(values)
-    assert trial.user_attrs == {"name": "trial-0000", "state": "complete", "origin": "point", "key": "0123456789ab"}
-
-
-def test_a_stopped_trial_is_pruned_in_the_study():
-    study = open_study(space_of())
-    number, _, values = study.ask()
-    study.tell(record(number, values, state="stopped", values=None))
-    (trial,) = study.trials()
-    assert (trial.state, trial.user_attrs["state"]) == (TrialState.PRUNED, "stopped")
-
-
 @pytest.mark.parametrize("is_new_driver", [False, True])
 @pytest.mark.parametrize("first", ["complete", "failed"])
 def test_a_result_that_is_reported_twice_counts_once(first, is_new_driver):
@@ -424,15 +336,6 @@ def test_a_result_that_is_reported_twice_counts_once(first, is_new_driver):
     study.tell(result)
     study.tell(replace(result, state="complete", values=[1.0, 2.0]))
     assert study.trials() == before
-
-
-def test_a_driver_can_report_a_result_of_a_trial_that_an_earlier_driver_started():
-    space = space_of()
-    number, _, values = open_study(space).ask()
-    running = record(number, values, state="running", values=None)
-    study = open_study(space, [running])
-    study.tell(record(0, values))
-    assert study.trials()[0].values == objective_values(values)
 
 
 # ------------------------------------------------------------ objectives and constraints
@@ -453,56 +356,3 @@ def test_an_exported_study_has_the_trials_and_the_names_and_directions_of_the_ob
     assert study.metric_names == ["accuracy", "ece/dtd", "seconds"]
     assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE", "MINIMIZE"]
     assert study.study_name == "noise-20261120-185232"
-
-
-def test_one_objective_is_enough(tmp_path):
-    study = open_study(space_of(objectives="[ece]"))
-    for _ in range(6):
-        number, _, values = study.ask()
-        study.tell(record(number, values, values=[values["fpp.gamma2"]]))
-    study.export(tmp_path / "study.journal", "one")
-    best = exported_study(tmp_path / "study.journal").best_trial
-    assert best.params["fpp.gamma2"] == min(trial.params["fpp.gamma2"] for trial in study.trials())
-
-
-def test_the_study_stores_constraints():
-    study = open_study(space_of(LINE))
-    for violation in (0.5, -0.5):
-        number, _, values = study.ask()
-        study.tell(record(number, values, constraints={"accurate": violation, "fast": -3.0}))
-    assert [trial.constraints for trial in study.trials()] == [
-        {"accurate": 0.5, "fast": -3.0},
-        {"accurate": -0.5, "fast": -3.0},
-    ]
-
-
-@settings(
-    deadline=None, max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-@given(seed=st.integers(0, 10**6), limited=st.booleans())
-def test_our_front_equals_optunas(tmp_path_factory, seed, limited):
-    space = space_of(LINE, "random")
-    study = open_study(space)
-    draw = random.Random(seed)
-    feasible = []
-    for _ in range(12):
-        number, _, values = study.ask()
-        point = [float(draw.randint(0, 5)), float(draw.randint(0, 5))]
-        violation = draw.choice([-1.0, 0.0, 1.0]) if limited else 0.0
-        state = draw.choice(["complete"] * 5 + ["failed"])
-        constraints = {"accurate": violation} if limited else {}
-        study.tell(record(number, values, values=point, constraints=constraints, state=state, reason="no"))
-        if state == "complete" and violation <= 0:
-            feasible.append((number, point))
-    goals = [objective.goal for objective in space.objectives]
-    ours = [feasible[index][0] for index in front([point for _, point in feasible], goals)]
-    file = tmp_path_factory.mktemp("front") / "study.journal"
-    study.export(file, "one")
-    assert sorted(trial.number for trial in exported_study(file).best_trials) == ours
-
-
-def test_the_study_has_texts_of_every_record():
-    running = replace(trial(0), state="running", reason=None)
-    assert user_attributes(running)["reason"] == ""
-    assert user_attributes(replace(running, state="failed", reason="no memory"))["reason"] == "no memory"
-    assert "reason" not in user_attributes(trial(0))

@@ -73,14 +73,7 @@ class Sweep:
         job = self.searcher.suggest("t")
         if stop_during:
             executor = UserStops(executor, self.folder, job["name"], stop_during)
-        context = TrialContext(
-            folder=self.folder,
-            executor=executor,
-            plan=self.plan,
-            objectives=self.space.objectives,
-            constraints=self.space.constraints,
-            search_split="val",
-        )
+        context = TrialContext(folder=self.folder, executor=executor, plan=self.plan, space=self.space)
         run_job(context, **job)
         if reported:
             self.searcher.on_trial_complete("t", {"done": True, "pid": 1})
