@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,7 +38,6 @@ from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.catalogue import MethodRow, MetricRow
 from fpp_sweep.spec.config import AdaptConfig
 from fpp_sweep.spec.errors import InputError, type_and_message
-from fpp_sweep.trial.adapting import reachable_tensors
 from fpp_sweep.trial.prompts import fitting_texts
 
 CLASSES = ("cat", "dog", "bird")
@@ -54,6 +53,7 @@ params:
   fpp.steps: {low: 1, high: 1000}
   method: [tpt, ctpt]
 """
+WITHOUT_TENSORS = (str, bytes, int, float, type, type(None))  # a tokenizer's vocabulary has 50,000 such values
 
 
 def check_method(name: str) -> None:
@@ -146,7 +146,7 @@ def _problems_of_method(row: MethodRow) -> Generator[str]:
     width = model.features(context).shape[-1]
     views = torch.randn(SAMPLES, row.views or VIEWS, width, generator=torch.Generator().manual_seed(0))
     views = torch.nn.functional.normalize(views, dim=-1)
-    copies = [(tensor, tensor.clone()) for tensor in reachable_tensors([model, context, views])]
+    copies = [(tensor, tensor.clone()) for tensor in _reachable_tensors([model, context, views])]
     logits = stream.predict(stream.start(), views)
     if any(not torch.equal(tensor, copy) for tensor, copy in copies):
         yield "writes to the model, the context or the features that it is given; it must work on copies"
@@ -268,3 +268,28 @@ def _ended(suggestion: Suggestion) -> TrialRecord:
         return replace(record, state="running")
     generator = random.Random(number)
     return replace(record, values=[generator.uniform(0, 100), generator.uniform(0, 100)])
+
+
+def _reachable_tensors(value: Any) -> Iterator[Tensor]:
+    """Yield each tensor that is reachable from a value through containers and attributes, once."""
+    visited: set[int] = set()
+    remaining = [value]
+    while remaining:
+        current = remaining.pop()
+        if isinstance(current, WITHOUT_TENSORS) or id(current) in visited:
+            continue
+        visited.add(id(current))
+        if isinstance(current, Tensor):
+            yield current
+        else:
+            remaining.extend(_contents(current))
+
+
+def _contents(value: Any) -> Iterable[Any]:
+    """Return the items of a container, or the attributes of another object."""
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, list | tuple):
+        return value
+    names = [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]
+    return [getattr(value, name, None) for name in names]

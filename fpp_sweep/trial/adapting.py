@@ -7,7 +7,7 @@ repeats the work (`index_add_`), which changes last bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -33,7 +33,6 @@ from fpp_sweep.spec.specs import adaptation_precision
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.trial.prompts import ensemble_model, prompt_model
 
-WITHOUT_TENSORS = (str, bytes, int, float, type, type(None))  # a tokenizer's vocabulary has 50,000 such values
 DIRICHLET_CONCENTRATION = 0.1  # the concentration in the name of the order `dirichlet:0.1`
 
 
@@ -46,16 +45,6 @@ class Adapter:
     model: TextModel
     context: Tensor  # where every sample starts
     state: Any
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of the state's tensors, without those of the model."""
-        model_tensors = _bytes_by_address(self.model)
-        total = 0
-        for address, tensor_bytes in _bytes_by_address(self.state).items():
-            if address not in model_tensors:
-                total += tensor_bytes
-        return total
 
 
 def make_adapter(clip: Clip, config: TrialConfig, dataset: Dataset, prompt: Prompt | None) -> Adapter:
@@ -233,36 +222,3 @@ def _adapt_and_measure(
 def _as_array(values: Tensor) -> NDArray[np.float32]:
     array: NDArray[np.float32] = values.float().cpu().numpy()
     return array
-
-
-def _bytes_by_address(value: Any) -> dict[int, int]:
-    """Return the bytes of all tensors that are reachable from a value, by memory address."""
-    bytes_by_address = {}
-    for tensor in reachable_tensors(value):
-        bytes_by_address[tensor.data_ptr()] = tensor.nbytes
-    return bytes_by_address
-
-
-def reachable_tensors(value: Any) -> Iterator[Tensor]:
-    """Yield each tensor that is reachable from a value through containers and attributes, once."""
-    visited: set[int] = set()
-    remaining = [value]
-    while remaining:
-        current = remaining.pop()
-        if isinstance(current, WITHOUT_TENSORS) or id(current) in visited:
-            continue
-        visited.add(id(current))
-        if isinstance(current, Tensor):
-            yield current
-        else:
-            remaining.extend(_contents(current))
-
-
-def _contents(value: Any) -> Iterable[Any]:
-    """Return the items of a container, or the attributes of another object."""
-    if isinstance(value, Mapping):
-        return value.values()
-    if isinstance(value, list | tuple):
-        return value
-    names = [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]
-    return [getattr(value, name, None) for name in names]

@@ -42,7 +42,7 @@ from fpp_sweep.trial.validation import require_unchanged_files, validate
 from fpp_sweep.trial.worker_datasets import WorkerDatasets
 from fpp_sweep.trial.worker_model import WorkerModel
 
-ADAPTER_MEMORY = 1 / 4  # share of a worker's memory for adapters beside the one in use
+ADAPTERS = 2  # in memory, each with derivatives of up to a quarter of it: the one in use and the one before
 
 ShowProgress = Callable[[str, int, str], AbstractContextManager[Bar]]  # arguments: label, total, unit
 
@@ -63,7 +63,6 @@ class Worker:
         self.cache = FeatureCache(Path(spec.cache) if spec.cache else default_cache(), exact=spec.float32_cache)
         self._show = show
         self._adapters: OrderedDict[str, Adapter] = OrderedDict()  # the most recently used last
-        self._adapter_bytes: dict[str, int] = {}  # by the keys of `_adapters`, as after each adapter's last task
 
     @property
     def clip(self) -> Clip:
@@ -186,27 +185,18 @@ class Worker:
         return from_bytes(self.clip, data)
 
     def adapter(self, task: EvalTask, prompt: Prompt | None, key: str = "") -> Adapter:
-        """Return the task's method, set up for its prompt and dataset; recent ones are kept while memory suffices."""
-        self._measure_last_adapter()
+        """Return the task's method, set up for its prompt and dataset; the last ones are kept."""
         if key in self._adapters:
             self._adapters.move_to_end(key)
             return self._adapters[key]
-        allowed = ADAPTER_MEMORY * self.clip.text.memory.device
-        while self._adapters and sum(self._adapter_bytes.values()) > allowed:
-            dropped, _ = self._adapters.popitem(last=False)  # before the next one is built, which may need the memory
-            del self._adapter_bytes[dropped]
+        while len(self._adapters) >= ADAPTERS:
+            self._adapters.popitem(last=False)  # before the next one is built, which may need the memory
         dataset = self.datasets.open(task.dataset, task.split)
         with self.model.computing(adaptation_precision(task.config.precision)):
             adapter = make_adapter(self.clip, task.config, dataset, prompt)
         if key:
             self._adapters[key] = adapter
         return adapter
-
-    def _measure_last_adapter(self) -> None:
-        """Measure the adapter of the last task; the state of no other can have grown since its own last task."""
-        if self._adapters:
-            key = next(reversed(self._adapters))
-            self._adapter_bytes[key] = self._adapters[key].state_bytes
 
 
 def _state_before(task: EvalTask, inputs: Mapping[Task, TaskResult]) -> bytes | None:
