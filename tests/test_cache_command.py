@@ -16,8 +16,7 @@ from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.trial.results import TaskResult
-from fpp_sweep.trial.store import TaskStore, file_of, folder_for
+from fpp_sweep.trial.results import TaskResult, TaskStore, file_of, folder_for
 from tests.kit.datasets import painted_dataset
 from tests.kit.models import random_clip
 from tests.kit.tasks import MODEL

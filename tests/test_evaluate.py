@@ -450,7 +450,7 @@ def image_reader_of(parent):
 
 def test_a_device_too_small_for_the_model_is_reported_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fpp_sweep.trial.worker_model.load", lambda *model_and_device: torch.empty(1 << 50))
+    monkeypatch.setattr("fpp_sweep.trial.worker.load", lambda *model_and_device: torch.empty(1 << 50))
     words = ["--datasets", "digits", "--limit", "2", "--set", "work.device=cpu"]
     with pytest.raises(SystemExit) as ended:
         run(lambda: evaluate.main(words))

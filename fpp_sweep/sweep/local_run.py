@@ -34,10 +34,10 @@ from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
 from fpp_sweep.sweep.worker_spec import shared_results_folder, worker_spec
 from fpp_sweep.tracking.delivery import deliver_or_explain
 from fpp_sweep.trial.plan import Plan
-from fpp_sweep.trial.store import TaskStore, folder_for
+from fpp_sweep.trial.results import TaskStore, folder_for
 
 if TYPE_CHECKING:
-    from fpp_sweep.trial.local_runner import LocalExecutor  # loads torch
+    from fpp_sweep.trial.worker import LocalExecutor  # loads torch
 
 TrialCallback = Callable[[SweepFolder, TrialRecord], None]
 
@@ -128,8 +128,10 @@ def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:
 
 def open_locally(start: Start, plugins: Sequence[PluginFile]) -> tuple[Plan, LocalExecutor]:
     """Load the model, check all that the space names, and record both; raise InputError if something has changed."""
-    from fpp_sweep.trial.local_runner import LocalExecutor  # loads torch, after all names were checked
-    from fpp_sweep.trial.worker import Worker  # likewise
+    from fpp_sweep.trial.worker import (
+        LocalExecutor,  # loads torch, after all names were checked
+        Worker,  # likewise
+    )
 
     space, folder = start.space, start.record.folder
     worker = Worker(local_worker_spec(space, plugins), Bar)

@@ -15,7 +15,7 @@ from fpp_sweep.sweep.notify import command_words
 from fpp_sweep.sweep.plan import require_measured, sources_of, splits_of_space
 from fpp_sweep.sweep.worker_spec import require_kind_of_device, require_precisions, require_writable_cache
 from fpp_sweep.tracking.stores import check_address, uri_of_new_sweep
-from fpp_sweep.trial.templates import texts_by_class
+from fpp_sweep.trial.prompts import texts_by_class
 from fpp_sweep.workers.session import require_reachable
 
 

@@ -26,9 +26,8 @@ from fpp_sweep.spec.files import safetensors_metadata
 from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 from fpp_sweep.spec.validation import MAX_NUMBER
-from fpp_sweep.trial.conformal import with_conformal_sets
 from fpp_sweep.trial.plan import ImageRange, Plan, Shards, flatten, largest_first, with_pretrainings
-from fpp_sweep.trial.posthoc import FITTED_SPLIT, MapFit, PredictionsBySeed, apply_maps
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, MapFit, PredictionsBySeed, apply_maps, with_conformal_sets
 from fpp_sweep.trial.results import TaskResult
 
 ValuesByName = dict[str, float]  # names of metrics or of stages

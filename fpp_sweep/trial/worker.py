@@ -1,4 +1,4 @@
-"""A worker: one model on one device, and the tasks that it computes; `workers.actors` makes a Ray actor of it.
+"""A worker: one model on one device, its datasets, and the tasks that it computes; also a runner in this process.
 
 This module loads torch, and is imported only by processes that compute.
 """
@@ -7,25 +7,42 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+import PIL
 import torch
 
+from fpp_sweep.core.compute import (
+    MemoryBudget,
+    choose_device,
+    computing,
+    explain_out_of_memory,
+    require_precision_support,
+)
+from fpp_sweep.core.datasets import Dataset, custom_datasets, expand, open_dataset
 from fpp_sweep.core.images.features import FeatureCache, Features
 from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.models.load import load
 from fpp_sweep.core.prompt import Prompt, from_bytes, open_prompt, prompt_bytes
-from fpp_sweep.spec import plugins
+from fpp_sweep.spec import keys, plugins
+from fpp_sweep.spec.errors import ChangedDataError, InputError, MachineError
 from fpp_sweep.spec.files import default_cache
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.process import readers
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import (
     DatasetInfo,
     ModelInfo,
+    StagePrecision,
     TaskData,
     TextSource,
     Validation,
@@ -36,11 +53,208 @@ from fpp_sweep.spec.specs import (
 )
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, views_for
 from fpp_sweep.trial.adapting import Adapter, evaluate, make_adapter, pack_state, stream_of, with_state
-from fpp_sweep.trial.prompts import make_prompt
-from fpp_sweep.trial.results import TaskFailed, TaskResult, pack_predictions
-from fpp_sweep.trial.validation import require_unchanged_files, validate
-from fpp_sweep.trial.worker_datasets import WorkerDatasets
-from fpp_sweep.trial.worker_model import WorkerModel
+from fpp_sweep.trial.prompts import make_prompt, require_unchanged_files, validate
+from fpp_sweep.trial.results import MemoryStore, Store, TaskFailed, TaskResult, find_cached, pack_predictions
+
+FOLDERS = "core", "tiny", "trial"
+FILES = "spec/catalogue.py", "spec/config.py", "spec/tasks.py"
+
+
+def code_digest() -> str:
+    package = Path(keys.__file__).parents[1]
+    texts = [path.read_text() for path in code_files(package)]
+    return keys.digest(*texts, length=8)
+
+
+def code_files(package: Path) -> list[Path]:
+    """Return the files of the package whose code can change the bits of a result."""
+    files = [package / name for name in FILES]
+    for folder in FOLDERS:
+        files += sorted((package / folder).rglob("*.py"))
+    return files
+
+
+class WorkerModel:
+    """A model on a device, loaded when it is first used."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+        self._load_seconds = 0.0
+
+    @cached_property
+    def device(self) -> torch.device:
+        return torch.device(choose_device(self._spec.device))
+
+    @cached_property
+    def clip(self) -> Clip:
+        """The model on its device."""
+        began = perf_counter()
+        for precision in self._spec.precisions:
+            require_precision_support(precision, self.device)
+        try:
+            clip = load(self._spec.model, str(self.device))
+        except RuntimeError as error:
+            raise explain_out_of_memory(error, self.device) from error
+        memory = MemoryBudget.available(self.device, self._spec.device_share)
+        clip = replace(clip, text=replace(clip.text, memory=memory))
+        self._load_seconds = perf_counter() - began
+        return clip
+
+    @cached_property
+    def device_name(self) -> str:
+        """The name of the device in tables of costs."""
+        device = self.clip.device
+        if device.type == "cuda":
+            return torch.cuda.get_device_name(device)
+        return f"{self._spec.threads} CPU threads"
+
+    @cached_property
+    def image_readers(self) -> int:
+        """Number of processes that read images: as the spec says, else some beside a GPU and none beside a CPU."""
+        if self._spec.loaders is not None:
+            return self._spec.loaders
+        if self.clip.device.type != "cuda":
+            return 0
+        if self.clip.name == "tiny":  # the images of its datasets are rendered, not read
+            return 0
+        return readers(self._spec.machine_share)
+
+    def info(self) -> ModelInfo:
+        features = "float32" if self._spec.float32_cache else "float16"
+        arithmetic = f"{features} features, {self._spec.threads} threads{self.clip.arithmetic_suffix}"
+        gpu = "no GPU"
+        if self.clip.device.type == "cuda":
+            gpu = self.device_name
+        return ModelInfo(
+            name=self.clip.name,
+            digest=self.clip.digest,
+            embedding_scale=self.clip.embedding_scale,
+            device=str(self.clip.device),
+            arithmetic=arithmetic,
+            node=platform.node(),
+            pid=os.getpid(),
+            seconds=self._load_seconds,
+            device_kind=self.device_name,
+            software=software(),
+            made_with=f"{made_with()}, {gpu}",
+        )
+
+    def computing(self, precision: StagePrecision) -> AbstractContextManager[None]:
+        """Return a context in which a stage's precision is in force."""
+        return computing(precision, self.clip.device)
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return a plain message for an error that means too little memory, else the error itself."""
+        device = self.__dict__.get("device", torch.device("cpu"))  # not self.device, whose choice may have failed
+        return explain_out_of_memory(error, device)
+
+
+def software() -> tuple[str, ...]:
+    """Return the code and the libraries' versions; builds of torch for different devices are one version."""
+    return (
+        f"code {code_digest()}",
+        f"torch {torch.__version__.partition('+')[0]}",
+        f"numpy {np.__version__}",
+        f"pillow {PIL.__version__}",
+        f"open_clip {version('open_clip_torch')}",
+    )
+
+
+def made_with() -> str:
+    """Return a text with code, libraries, torch's build and processor, each of which can change last bits."""
+    return ", ".join([*software(), f"build {torch.__version__}", _processor()])
+
+
+def _processor() -> str:
+    """Return the instruction set that torch uses, and the models of the processors."""
+    with suppress(OSError):
+        models = re.findall(r"(?m)^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text())
+        return ", ".join([torch.backends.cpu.get_cpu_capability(), *sorted(set(models))])
+    return f"{platform.machine()}, {platform.processor()}"
+
+
+class WorkerDatasets:
+    """Datasets by name and split."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._limit = spec.limit
+        self._root = None
+        if spec.data_root:
+            self._root = Path(spec.data_root)
+        self._custom = custom_datasets(spec.datasets, spec.dataset_file)
+        self._opened: dict[tuple[str, str], Dataset] = {}
+        self._digests: dict[tuple[str, str], str] = {}  # see `samples_digest`
+
+    def open(self, name: str, split: str) -> Dataset:
+        """Return a split, with as many samples as the limit allows; `val:600` means the first 600 samples of val."""
+        if (name, split) not in self._opened:
+            self._opened[name, split] = self._open(name, split)
+        return self._opened[name, split]
+
+    def _open(self, name: str, split: str) -> Dataset:
+        count = split.partition(":")[2]
+        limit = self._limit
+        if count:
+            limit = int(count)
+        dataset = self.whole(name, split).limited(limit)
+        if not len(dataset):
+            raise InputError(f"{name}: its {split} split has no images")
+        return dataset
+
+    def whole(self, name: str, split: str) -> Dataset:
+        """Return a split with all of its samples."""
+        return open_dataset(name, split.partition(":")[0], self._root, self._custom)
+
+    def open_any_split(self, name: str) -> Dataset:
+        """Return a dataset of which only the classes matter: a split that is open, or else the test split."""
+        for (opened_name, _), dataset in self._opened.items():
+            if opened_name == name:
+                return dataset
+        return self.open(name, "test")
+
+    def samples_digest(self, name: str, split: str) -> str:
+        """Return the digest of a split's class names, samples and labels, and of the way to draw views."""
+        if (name, split) not in self._digests:
+            dataset = self.open(name, split)
+            parts = [dataset.classes, dataset.ids, dataset.labels.tolist(), dataset.augmix, dataset.flip]
+            self._digests[name, split] = keys.digest(*parts, length=16)
+        return self._digests[name, split]
+
+    def require_unchanged(self, task: Task, data: TaskData) -> None:
+        """Raise ChangedDataError unless a task's class names, and samples if it has any, are those of its key."""
+        if isinstance(task, EvalTask):
+            subject = "class names, images or labels"
+            found = self.samples_digest(task.dataset, task.split)
+        else:
+            subject = "class names"
+            found = keys.digest(self.open_any_split(task.dataset).classes)
+        if found != data.dataset:
+            problem = f"its {subject} here are not those that the run began with"
+            raise ChangedDataError(f"{task.dataset}: {problem}; restore them, or begin another run")
+
+    def describe(self, names: Iterable[str], split: str) -> list[DatasetInfo]:
+        """Describe datasets and groups, or all datasets of the dataset file if no name is given."""
+        descriptions = []
+        for name in expand(list(names) or list(self._custom), self._custom):
+            descriptions.append(self._describe(name, split))
+        return descriptions
+
+    def _describe(self, name: str, split: str) -> DatasetInfo:
+        dataset = self.open(name, split)
+        file_order = ""
+        if dataset.file_positions is not None:
+            file_order = keys.digest(dataset.file_positions.argsort().tolist(), length=16)
+        return DatasetInfo(
+            name=name,
+            split=split,
+            group=dataset.group,
+            classes=dataset.classes,
+            size=len(dataset),
+            digest=self.samples_digest(name, split),
+            images=dataset.digest()[:16],
+            file_order_digest=file_order,
+        )
+
 
 ADAPTERS = 2  # in memory, each with derivatives of up to a quarter of it: the one in use and the one before
 
@@ -204,3 +418,38 @@ def _state_before(task: EvalTask, inputs: Mapping[Task, TaskResult]) -> bytes | 
     if task.previous is None:
         return None
     return inputs[task.previous].state
+
+
+@dataclass(frozen=True, slots=True)
+class LocalExecutor:
+    """One worker and a store of results; see trial.Executor."""
+
+    worker: Worker
+    keys: TaskKeys
+    store: Store = field(default_factory=MemoryStore)
+
+    def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
+        """Yield tasks with their results in the given order; raise at the first failure."""
+        unreported: dict[str, TaskResult] = {}  # results by key that were computed here and not yet yielded
+        for task in tasks:
+            result = self._result(task, unreported)
+            # the task may have been computed before, as an input of another one; yield that result with its cost
+            yield task, unreported.pop(self.keys.of(task), result)
+
+    def _result(self, task: Task, unreported: dict[str, TaskResult]) -> TaskResult:
+        """Return a task's result from the store, or compute it and the tasks that it needs."""
+        cached = find_cached(self.store, self.keys, task)
+        if cached is not None:
+            return cached
+        inputs = [self._result(needed, unreported) for needed in task.needs]
+        adapter_key = ""
+        if isinstance(task, EvalTask):
+            adapter_key = self.keys.of_adapter(task)
+        result = self.worker.run(task, inputs, adapter_key, self.keys.data_of(task))
+        key = self.keys.of(task)
+        unreported[key] = result
+        try:
+            self.store.put(key, result)
+        except OSError as error:  # a full disk says nothing about the trial
+            raise MachineError.of(error) from error
+        return result

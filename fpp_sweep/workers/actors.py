@@ -29,8 +29,7 @@ from fpp_sweep.spec.keys import TaskKeys, config_key
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TaskData, TextSource, Validation, WorkerSpec
 from fpp_sweep.spec.tasks import Task
-from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.store import TaskStore, folder_for
+from fpp_sweep.trial.results import TaskFailed, TaskResult, TaskStore, folder_for
 from fpp_sweep.workers.needs import WorkerNeeds
 from fpp_sweep.workers.ray_session import require_session, share_of_machine, wanted_workers
 from fpp_sweep.workers.scheduler import LostError, Reply, TaskScheduler

@@ -23,8 +23,7 @@ from fpp_sweep.spec.errors import MachineError, type_and_message
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, Task
-from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.store import Store, find_cached
+from fpp_sweep.trial.results import Store, TaskFailed, TaskResult, find_cached
 from fpp_sweep.workers.assignment import Assignment, PendingTask, WorkerHandle
 from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
 

@@ -15,9 +15,8 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.worker_spec import worker_spec
-from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.trial import run_trial
-from fpp_sweep.trial.worker import Worker
+from fpp_sweep.trial.worker import LocalExecutor, Worker
 from tests.kit.names import named
 
 ROOT = Path(__file__).parent.parent.parent

@@ -9,8 +9,7 @@ from typing import Any
 
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask
-from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.store import TaskStore
+from fpp_sweep.trial.results import TaskFailed, TaskResult, TaskStore
 from fpp_sweep.workers.scheduler import LostError, TaskScheduler
 from tests.kit.tasks import KEYS, MODEL, evaluation
 

@@ -16,11 +16,9 @@ import torch
 from fpp_sweep.search.job import TrialStopped
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import WorkerSpec
-from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.plan import Plan
-from fpp_sweep.trial.results import TaskFailed
-from fpp_sweep.trial.store import TaskStore
-from fpp_sweep.trial.worker import Worker
+from fpp_sweep.trial.results import TaskFailed, TaskStore
+from fpp_sweep.trial.worker import LocalExecutor, Worker
 from fpp_sweep.workers.scheduler import TaskScheduler
 from tests.kit.waiting import wait_for
 

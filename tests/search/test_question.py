@@ -25,8 +25,8 @@ from fpp_sweep.sweep.request import space_of_sweep
 from fpp_sweep.sweep.searching import context_of, new_searcher
 from fpp_sweep.sweep.start import begin, removing_refused, start_of
 from fpp_sweep.sweep.worker_pool import Workers
-from fpp_sweep.trial.local_runner import LocalExecutor
-from fpp_sweep.trial.store import TaskStore
+from fpp_sweep.trial.results import TaskStore
+from fpp_sweep.trial.worker import LocalExecutor
 from tests.kit.names import OTPT, TPT, ZERO_SHOT, named
 from tests.kit.records import sweep_info
 

@@ -87,7 +87,7 @@ def test_a_split_that_a_dataset_never_has_is_refused_before_ray_starts(tmp_path)
     "check",
     [
         "from fpp_sweep.core.models.names import require_model; require_model('ViT-B-16/openai')",
-        "from fpp_sweep.trial.templates import texts_by_class; texts_by_class('openai', 'dtd', ['striped'])",
+        "from fpp_sweep.trial.prompts import texts_by_class; texts_by_class('openai', 'dtd', ['striped'])",
     ],
 )
 def test_checking_models_and_templates_imports_neither_torch_nor_open_clip(check):

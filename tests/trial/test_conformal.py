@@ -14,8 +14,7 @@ from fpp_sweep.statistics.conformal import COVERED, class_scores, fit_threshold,
 from fpp_sweep.statistics.paired import metric_interval
 from fpp_sweep.statistics.posthoc_maps import FOLDS, softmax
 from fpp_sweep.trial.artifacts import prediction_files, read_predictions, write_artifacts
-from fpp_sweep.trial.conformal import with_conformal_sets
-from fpp_sweep.trial.posthoc import folds_of
+from fpp_sweep.trial.posthoc import folds_of, with_conformal_sets
 from fpp_sweep.trial.trial import run_trial
 from tests.kit.names import ZERO_SHOT
 from tests.kit.workers import inline, plan_of

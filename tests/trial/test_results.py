@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 
 from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.trial.results import TaskFailed, TaskResult, pack, pack_predictions, unpack, unpack_predictions
-from fpp_sweep.trial.store import MemoryStore, TaskStore, find_cached
+from fpp_sweep.trial.results import (
+    MemoryStore,
+    TaskFailed,
+    TaskResult,
+    TaskStore,
+    find_cached,
+    pack,
+    pack_predictions,
+    unpack,
+    unpack_predictions,
+)
 from tests.kit.tasks import KEYS, evaluation, predictions, same_predictions
 
 SKIPPED = (Skipped(sample_id="a.jpg", reason="a.jpg: cut off"), Skipped(sample_id="ä\n.jpg", reason=""))

@@ -11,9 +11,8 @@ import fpp_sweep
 from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep.worker_spec import shared_results_folder
-from fpp_sweep.trial import code
-from fpp_sweep.trial.results import TaskResult
-from fpp_sweep.trial.store import TaskStore, file_of, folder_for
+from fpp_sweep.trial import worker
+from fpp_sweep.trial.results import TaskResult, TaskStore, file_of, folder_for
 from tests.kit.disks import mounted
 from tests.kit.processes import SMALL_SPACE
 from tests.kit.tasks import MODEL
@@ -114,9 +113,7 @@ def test_a_result_that_may_only_be_read_is_kept_by_the_sweep(tmp_path):
 WRITER_PROGRAM = """
 import sys
 from pathlib import Path
-from fpp_sweep.trial import worker_model
-from fpp_sweep.trial.results import TaskResult
-from fpp_sweep.trial.store import TaskStore
+from fpp_sweep.trial.results import TaskResult, TaskStore
 own, shared = map(Path, sys.argv[1:])
 store = TaskStore(own, shared)
 for turn in range(200):
@@ -158,7 +155,7 @@ def test_a_worker_states_its_code_and_libraries(worker):
 
 def test_results_are_marked_with_all_code_that_can_change_them():
     package = Path(fpp_sweep.__file__).parent
-    files = {str(file.relative_to(package)) for file in code.code_files(package)}
+    files = {str(file.relative_to(package)) for file in worker.code_files(package)}
     assert {"core/fpp.py", "core/methods/tpt.py", "trial/adapting.py", "tiny/world.py", "spec/config.py"} <= files
     assert not [file for file in files if not (package / file).is_file()]
     assert "report/page.py" not in files

@@ -12,10 +12,9 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import WorkerSpec
-from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.trial import run_trial
-from fpp_sweep.trial.worker import Worker
+from fpp_sweep.trial.worker import LocalExecutor, Worker
 from tests.kit.names import ROLES
 
 STORED = Path(__file__).parent.parent / "golden" / "one_path.json"

@@ -19,7 +19,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import TextSource, WorkerSpec
 from fpp_sweep.spec.tasks import PretrainTask
-from fpp_sweep.trial import adapting, worker_model
+from fpp_sweep.trial import adapting
 from fpp_sweep.trial import worker as worker_module
 from fpp_sweep.trial.plan import ImageRange
 from fpp_sweep.trial.results import TaskFailed
@@ -168,7 +168,7 @@ def test_a_model_that_cannot_be_loaded_fails_the_task(monkeypatch):
         loads.append(name)
         raise MemoryError("no room")
 
-    monkeypatch.setattr(worker_model, "load", load)
+    monkeypatch.setattr(worker_module, "load", load)
     with pytest.raises(TaskFailed, match=r"^dtd, pretraining, seed 0, worker \d+ on .*: MemoryError: no room"):
         Worker(WorkerSpec(model="tiny")).run(evaluation(prompt="fpp").pretrain, [])
     assert loads == ["tiny"]

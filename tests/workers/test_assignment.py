@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fpp_sweep.trial.store import TaskStore
+from fpp_sweep.trial.results import TaskStore
 from tests.kit.names import OTPT
 from tests.kit.scheduler import (
     USER_ERROR,

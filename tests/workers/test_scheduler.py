@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fpp_sweep.spec import tasks as cutting
 from fpp_sweep.spec.errors import MachineError
-from fpp_sweep.trial.results import TaskFailed
-from fpp_sweep.trial.store import TaskStore
+from fpp_sweep.trial.results import TaskFailed, TaskStore
 from fpp_sweep.workers import scheduler as scheduler_module
 from fpp_sweep.workers.scheduler import LostError
 from tests.kit.rows import RUNNING_MEAN, registered
