@@ -30,8 +30,7 @@ from benchmarks.responses import Response, SmoothResponse, SurrogateResponse
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.search.samplers import build_sampler, stream_seed
 from fpp_sweep.search.study import suggest
-from fpp_sweep.space.reading import load_space
-from fpp_sweep.space.shipped import find_space
+from fpp_sweep.space.reading import find_space, load_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep import tune
-from fpp_sweep.space import shipped
-from fpp_sweep.space.reading import load_space
+from fpp_sweep.space.reading import list_shipped_spaces, load_space, shipped_spaces
 from fpp_sweep.spec.errors import InputError
 from tests.kit.processes import ROOT
 
@@ -22,8 +21,7 @@ SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "fpp_sweep", "s
 BUILD_PROGRAM = "import sys; from setuptools import build_meta; print(build_meta.build_{}(sys.argv[1]))"
 READ_PROGRAM = """
 import json, sys
-from fpp_sweep.space.shipped import shipped_folder
-from fpp_sweep.space.reading import load_space
+from fpp_sweep.space.reading import load_space, shipped_folder
 texts = {path.name: path.read_bytes().hex() for path in shipped_folder().iterdir()}
 print(json.dumps([str(shipped_folder()), load_space("perturb").name, texts]))
 """
@@ -79,8 +77,8 @@ def test_tune_lists_the_shipped_spaces_with_their_questions(capsys):
 
 
 def test_a_list_of_spaces_fits_the_terminal():
-    lines = shipped.list_shipped_spaces(60).splitlines()
-    assert len(lines) > len(shipped.shipped_spaces())
+    lines = list_shipped_spaces(60).splitlines()
+    assert len(lines) > len(shipped_spaces())
     assert max(len(line) for line in lines) <= 60
 
 

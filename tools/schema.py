@@ -8,7 +8,7 @@ from typing import Any
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.space.objectives import MAX_OBJECTIVES, Constraint, Objective
-from fpp_sweep.space.settings import range_kind
+from fpp_sweep.space.params import range_kind
 from fpp_sweep.space.space import SPACE_PARTS, Space
 from fpp_sweep.space.work import Finalists, Search, Work
 from fpp_sweep.spec import catalogue

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from fpp_sweep.core.models.names import QUICK_SUFFIX, parse
-from fpp_sweep.space.grid import MAX_POINTS
 from fpp_sweep.space.objectives import Name
+from fpp_sweep.space.params import MAX_POINTS
 from fpp_sweep.space.reading import space_from
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import Document, read

@@ -19,9 +19,8 @@ from fpp_sweep.records.front import Front, front_of
 from fpp_sweep.records.recommendation import references_of
 from fpp_sweep.records.records import FINAL, TrialRecord, baseline_name
 from fpp_sweep.search.choosing import choose_champion, choose_finalists, first_by_settings
-from fpp_sweep.space.later_seeds import later_seeds
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import Finalists
+from fpp_sweep.space.work import Finalists, later_seeds
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.specs import DatasetInfo
@@ -60,7 +59,7 @@ def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mappi
 
 def later_plans(plan: Plan, space: Space, describe: Describe) -> dict[str, Plan]:
     """Return the plans of the final stage and of the test split, by split; others use the plan of the search."""
-    seeds = later_seeds(space)
+    seeds = later_seeds(space.search, space.work)
     plans = {}
     if seeds.final:
         plans[FINAL] = _final_plan(_with_seeds(plan, seeds.final), space, describe)

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Self, get_args
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from fpp_sweep.space.metric_names import MetricName
-from fpp_sweep.space.work import Baseline
+from fpp_sweep.space.work import Baseline, MetricName
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.errors import InputError

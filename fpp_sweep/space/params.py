@@ -1,15 +1,16 @@
-"""Searched settings: ranges and choices, what they depend on, and points among their values."""
+"""What a space searches: values of settings, ranges and choices, their conditions, points, and grids."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
-from fpp_sweep.space.settings import ParamKind, check_choices, check_setting, range_kind, require_setting
-from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import TrialConfig, setting, settings
 from fpp_sweep.spec.validation import (
     LARGEST,
     as_list,
@@ -20,13 +21,89 @@ from fpp_sweep.spec.validation import (
     keys,
     known_name,
     require,
+    require_distinct,
     set_field,
     shown,
     value_text,
 )
 
+ParamKind = Literal["float", "int", "choice"]
+# the values of each key; keys that move together are one entry `a, b`, whose values are tuples
+Block = Mapping[str, tuple[Any, ...]]
+
+MAX_POINTS = 2_000  # all are checked when the space is read, which takes a second for this number
+
 STEP_TOLERANCE = 1e-6  # in steps: decimals such as 0.3333333 are not exact
 MAX_STEPS = 1e9  # with more steps, floats are too coarse for the tolerance
+
+# ------------------------------------------------------------ values of settings
+
+
+def check_setting(key: str, value: Any) -> Any:
+    """Return one value as its setting's type, such as the number for `x0.1`.
+
+    A trial may still refuse the value together with others: `TrialConfig.replace` checks a whole point.
+    """
+    require_setting(key)
+    require(not isinstance(value, Mapping | list | tuple), f"must be a single value ({shown(value)})")
+    value = setting(key).parse(value)
+    require(is_plain_value(value), f"{LARGEST} ({shown(value)})")
+    if key == "method":
+        catalogue.method(value)
+    if key == "anchor_prompt":
+        require(value != "fpp", "must be words or a prompt file, such as 'a photo of a' ('fpp')")
+    return value
+
+
+def require_setting(key: str) -> None:
+    """Raise InputError unless a dotted key is that of a setting."""
+    for name in settings():
+        require(not name.startswith(f"{key}."), f"is a section; write its settings out, such as {name}")
+    known_name("setting", key, settings())
+
+
+def check_choices(key: str, values: Any) -> tuple[Any, ...]:
+    """Return a list of different values of one setting."""
+    require_setting(key)
+    items = as_list(values)
+    require(len(items) >= 1, "must have at least 1 entry (none)")
+    checked = []
+    for index, item in enumerate(items):
+        with at_key(str(index)):
+            checked.append(check_setting(key, item))
+    require_distinct(checked)
+    return tuple(checked)
+
+
+def check_settings(values: Any, start: TrialConfig) -> dict[str, Any]:
+    """Return settings by dotted key that a trial can have together."""
+    checked = {}
+    for key, value in as_mapping(values).items():
+        with at_key(key):
+            checked[key] = check_setting(key, value)
+    start.replace(checked)
+    return checked
+
+
+def range_kind(key: str) -> ParamKind:
+    """Return the kind of a range of a setting; `choice` if the setting has no range."""
+    kind = setting(key).kind
+    if kind == "number":
+        return "float"
+    if kind == "integer":
+        return "int"
+    return "choice"
+
+
+def value_for_each_key(keys: Sequence[str], value: Any) -> tuple[Any, ...]:
+    """Return a value for each of some keys that move together; a single value is that of all keys."""
+    if not isinstance(value, list | tuple):
+        return (value,) * len(keys)
+    require(len(value) == len(keys), f"must be one value, or {len(keys)}: one for each key ({shown(value)})")
+    return tuple(value)
+
+
+# ------------------------------------------------------------ parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,3 +349,97 @@ def _check_value(key: str, value: Any, params: Mapping[str, Param]) -> Any:
     problem = param.problem(value)
     require(problem is None, str(problem))
     return value
+
+
+# ------------------------------------------------------------ grids
+
+
+def check_grid(grid: Any, start: TrialConfig) -> tuple[Block, ...]:
+    """Return the blocks of a grid, each a list of values for each key."""
+    blocks: list[Block] = []
+    points = 0
+    for index, values in enumerate(as_list(grid)):
+        with at_key(str(index)):
+            block = _check_block(as_mapping(values))
+            points += math.prod(len(choices) for choices in block.values())
+            check_size(points, "a sampler")
+            for point in block_points(block):
+                start.replace(point)
+        blocks.append(block)
+    return tuple(blocks)
+
+
+def check_size(points: int, alternative: str) -> None:
+    """Raise InputError if a grid is too large to be checked."""
+    require(points <= MAX_POINTS, f"makes a grid of more than {MAX_POINTS} points; use {alternative}")
+
+
+def _check_block(block: Mapping[str, Any]) -> Block:
+    checked: dict[str, tuple[Any, ...]] = {}
+    used: set[str] = set()
+    for names, values in block.items():
+        if not isinstance(values, list | tuple):
+            values = [values]
+        with at_key(names):
+            keys = split_keys(names)
+            for key in keys:
+                require_setting(key)
+                require(key not in used, f"{key} comes twice in this block; take one out")
+                used.add(key)
+            if len(keys) == 1:
+                choices = check_choices(keys[0], values)
+            else:
+                choices = _check_linked_choices(keys, values)
+            checked[", ".join(keys)] = choices
+    require(checked, "is empty; give a setting with its values")
+    return checked
+
+
+def _check_linked_choices(keys: Sequence[str], values: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
+    """Return the values of keys that move together, as tuples with a value for each key."""
+    checked = []
+    for index, value in enumerate(values):
+        with at_key(str(index)):
+            settings = []
+            for key, setting in zip(keys, value_for_each_key(keys, value), strict=True):
+                settings.append(check_setting(key, setting))
+            checked.append(tuple(settings))
+    require(checked, "must have at least 1 entry (none)")
+    require_distinct(checked)
+    return tuple(checked)
+
+
+def split_keys(names: str) -> list[str]:
+    """Return the keys of a block's line, `a` or `a, b`."""
+    return [name.strip() for name in names.split(",")]
+
+
+def block_points(block: Block) -> Iterator[dict[str, Any]]:
+    """Yield all combinations of a block's values."""
+    for combination in itertools.product(*block.values()):
+        point: dict[str, Any] = {}
+        for names, value in zip(block, combination, strict=True):
+            keys = split_keys(names)
+            if len(keys) == 1:
+                point[keys[0]] = value
+            else:
+                point.update(zip(keys, value, strict=True))
+        yield point
+
+
+def combinations(params: Sequence[Param], values: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield all combinations of the choices of `params`, each added to `values`.
+
+    Parents stand before their children in `params`; a parameter that does not exist in a combination is left out.
+    """
+    values = dict(values or {})
+    if not params:
+        yield values
+        return
+    first = params[0]
+    rest = params[1:]
+    if not first.exists(values):
+        yield from combinations(rest, values)
+        return
+    for choice in first.choices:
+        yield from combinations(rest, {**values, first.key: choice})

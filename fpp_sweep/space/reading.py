@@ -5,27 +5,33 @@ An assignment `key=value` of a command line changes one key of the document, as 
 
 from __future__ import annotations
 
+import os
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fpp_sweep.space.grid import split_keys
+import yaml
+
 from fpp_sweep.space.objectives import MAX_NAME, Constraint, Objective
-from fpp_sweep.space.params import PARAM_KEYS, Param
-from fpp_sweep.space.settings import check_settings
-from fpp_sweep.space.shipped import find_space
+from fpp_sweep.space.params import PARAM_KEYS, Param, check_settings, split_keys
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search, Work
 from fpp_sweep.space.yamlfile import Document, join, of_plain, parse, read
 from fpp_sweep.spec.config import TrialConfig, settings
 from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.validation import as_list, as_mapping, at_key, build, keys, require, require_keys, shown
 
 Criterion = TypeVar("Criterion", bound=Objective | Constraint)
 
 CRITERIA: Mapping[str, type[Objective | Constraint]] = {"objectives": Objective, "constraints": Constraint}
 SECTIONS: Mapping[str, type[Search | Work]] = {"search": Search, "work": Work}
+
+PACKAGE = Path(__file__).parents[1]
+FOLDER = "search_spaces"
+NAME_COLUMNS = 15
 
 
 def load_space(path: Path | str, overrides: Sequence[str] = ()) -> Space:
@@ -226,3 +232,49 @@ def _new_key(outer: str, path: str) -> str:
     if outer == "params" and last in PARAM_KEYS:
         return stem
     return path
+
+
+# ------------------------------------------------------------ spaces that come with the package
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the shipped spaces: inside an installed package, or at the top of a clone."""
+    installed = PACKAGE / FOLDER
+    if installed.is_dir():
+        return installed
+    return PACKAGE.parent / FOLDER
+
+
+def shipped_spaces() -> dict[str, Path]:
+    """Return the files of the shipped spaces by name."""
+    return {path.stem: path for path in sorted(shipped_folder().glob("*.yaml"))}
+
+
+def find_space(word: Path | str) -> Path:
+    """Return the file of a search space, from its path or from the name of a shipped space.
+
+    >>> find_space("perturb").name
+    'perturb.yaml'
+    """
+    path = user_path(word)
+    if os.path.exists(path):
+        return path
+    shipped = shipped_spaces()
+    is_name = path.name == str(path) and not path.suffix
+    if is_name and path.name in shipped:
+        return shipped[path.name]
+    if is_name:
+        raise unknown("search space", path.name, shipped)
+    if path.stem in shipped and path.parent.name == FOLDER:
+        raise InputError(f"search space {path} does not exist; {path.stem} without a path is the shipped space")
+    return path  # its reader refuses it, and suggests similar files
+
+
+def list_shipped_spaces(width: int) -> str:
+    """Return a line for each shipped space with its question, wrapped to a number of columns."""
+    lines = []
+    for name, path in shipped_spaces().items():
+        question = yaml.safe_load(path.read_text(encoding="utf-8"))["question"]
+        indent = " " * NAME_COLUMNS
+        lines.append(textwrap.fill(question, width, initial_indent=f"{name:<{NAME_COLUMNS}}", subsequent_indent=indent))
+    return "\n".join(lines)

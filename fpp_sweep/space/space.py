@@ -11,7 +11,6 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from fpp_sweep.space.grid import Block, block_points, check_grid, check_size, combinations, split_keys
 from fpp_sweep.space.objectives import (
     FLOOR,
     Constraint,
@@ -22,9 +21,19 @@ from fpp_sweep.space.objectives import (
     default_objectives,
     metrics_of,
 )
-from fpp_sweep.space.params import Param, check_params, check_points
+from fpp_sweep.space.params import (
+    Block,
+    Param,
+    block_points,
+    check_grid,
+    check_params,
+    check_points,
+    check_settings,
+    check_size,
+    combinations,
+    split_keys,
+)
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
-from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.work import EMBEDDED_GATE, Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import METHOD_AND_START, PRESETS, TrialConfig, preset, relevant

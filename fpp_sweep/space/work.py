@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from fpp_sweep.space.metric_names import check_metric
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.specs import OnBadImage
@@ -163,6 +162,51 @@ Baseline = Annotated[str, BeforeValidator(_check_baseline), WithJsonSchema({"enu
 Posthoc = Annotated[str, BeforeValidator(_check_posthoc), WithJsonSchema({"enum": _posthoc_names()})]
 Column = Annotated[str, BeforeValidator(_check_column), WithJsonSchema({"enum": _column_names()})]
 
+# ------------------------------------------------------------ names of metrics
+
+
+def check_metric(value: Any) -> Any:
+    """Check the name of a metric, or of a metric of one dataset such as `ece/dtd`."""
+    require(isinstance(value, str), f"must be the name of a metric ({shown(value)})")
+    row = catalogue.metric(value)
+    _, slash, dataset = value.partition("/")
+    if slash:
+        require(
+            "@" not in dataset, f"a post-hoc map stands before the dataset, such as ece@isotonic/dtd ({shown(value)})"
+        )
+        require(row.of_dataset, f"{row.name} is a metric of a whole trial, not of a dataset ({shown(value)})")
+        require(dataset.strip(), f"a dataset is missing after '/' ({shown(value)})")
+    if "@" in value:
+        _check_posthoc_of(value, row)
+    return value
+
+
+def _check_posthoc_of(value: str, row: catalogue.MetricRow) -> None:
+    """Check a metric that is measured after a post-hoc map, such as `ece@temperature_val`."""
+    posthoc = catalogue.parts_of(value).posthoc
+    require(posthoc, f"a post-hoc map is missing after '@' ({shown(value)})")
+    is_of_sets = any(column in catalogue.CONFORMAL for column in row.columns)
+    problem = f"conformal sets are made of a method's own probabilities; write {row.name} ({shown(value)})"
+    require(not is_of_sets, problem)
+    is_changed = row.of_dataset and not row.columns and row.name not in catalogue.ACCURACIES
+    require(is_changed, f"no post-hoc map changes {row.name}; write {row.name} ({shown(value)})")
+    is_bound = catalogue.POSTHOC[posthoc].fitted_on == "the measured labels"
+    require(not is_bound, f"{posthoc} is fitted on the labels that it is measured on; take another map")
+
+
+def _metric_schema() -> dict[str, Any]:
+    of_dataset, of_trial = [], []
+    for row in catalogue.METRICS.values():
+        if row.of_dataset:
+            of_dataset.append(row.name)
+        else:
+            of_trial.append(row.name)
+    maps = "|".join(catalogue.POSTHOC)
+    return {"type": "string", "pattern": rf"^(({'|'.join(of_dataset)})(@({maps}))?(/.+)?|{'|'.join(of_trial)})$"}
+
+
+MetricName = Annotated[str, BeforeValidator(check_metric), WithJsonSchema(_metric_schema())]
+
 # ------------------------------------------------------------ search
 
 
@@ -263,3 +307,45 @@ class Work:
         if self.data_root:
             return ("fine_grained",)
         return ("tiny",)
+
+
+# ------------------------------------------------------------ seeds of the stages after the search
+
+
+class LaterSeeds(NamedTuple):
+    """The seeds of each stage after the search; none where a stage does not have its own."""
+
+    final: tuple[int, ...] = ()
+    test: tuple[int, ...] = ()
+
+
+def later_seeds(search: Search, work: Work) -> LaterSeeds:
+    """Return seeds that no earlier stage had.
+
+    Finalists are chosen by their luck with the seeds of the search, and finalists for the test split by their luck with
+    those of the final stage. Without a final stage (`search.finalists.seeds: 1`, or `search.evaluate_only`) the test
+    split has the seeds of the search.
+    """
+    count = search.finalists.seeds
+    if count == 1 or search.evaluate_only:
+        return LaterSeeds()
+    searched = work.seeds
+    final = fresh_seeds(searched, count)
+    if search.split == "test":
+        return LaterSeeds(final)
+    return LaterSeeds(final, fresh_seeds([*searched, *final], count))
+
+
+def fresh_seeds(used: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return the first seeds that are not used yet.
+
+    >>> fresh_seeds([0], 3), fresh_seeds([1, 5], 2)
+    ((1, 2, 3), (0, 2))
+    """
+    seeds: list[int] = []
+    candidate = 0
+    while len(seeds) < count:
+        if candidate not in used:
+            seeds.append(candidate)
+        candidate += 1
+    return tuple(seeds)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.space import grid
+from fpp_sweep.space import params
 from fpp_sweep.space.reading import load_space, parse_space, read_config
 from fpp_sweep.spec.errors import InputError
 from tests.space.wrong_spaces import RANGE, SHAPES, VALUES
@@ -46,9 +46,9 @@ def test_a_grid_of_too_many_points_is_refused_before_it_is_built():
     ],
 )
 def test_the_limit_of_a_grids_points_is_inclusive(text, monkeypatch):
-    monkeypatch.setattr(grid, "MAX_POINTS", 6)
+    monkeypatch.setattr(params, "MAX_POINTS", 6)
     assert len(read_space(text).grid_points()) == 6
-    monkeypatch.setattr(grid, "MAX_POINTS", 5)
+    monkeypatch.setattr(params, "MAX_POINTS", 5)
     assert "more than 5 points" in error_of(text)
 
 

@@ -9,7 +9,6 @@ import pytest
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.params import PARAM_KEYS
 from fpp_sweep.space.reading import load_space, parse_space
-from fpp_sweep.space.shipped import NAME_COLUMNS, list_shipped_spaces
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import BASELINES, Search, Work
 from fpp_sweep.space.yamlfile import parse, read
@@ -27,16 +26,6 @@ DOCUMENT = (ROOT / "docs/spaces.md").read_text()
 def fits_the_schema(document):
     jsonschema = pytest.importorskip("jsonschema")  # a dependency of MLflow and Ray
     return jsonschema.Draft202012Validator(schema()).is_valid(document)
-
-
-def test_the_list_of_shipped_spaces_has_a_column_of_names_beside_their_questions():
-    lines = list_shipped_spaces(50).splitlines()
-    assert len(lines) > len(SHIPPED)
-    names = [line[:NAME_COLUMNS].strip() for line in lines]
-    assert [name for name in names if name] == [path.stem for path in SHIPPED]
-    for line in lines:
-        assert len(line) <= 50
-        assert line[NAME_COLUMNS] != " "
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
