@@ -7,17 +7,15 @@ real trials of the embedded model (RESULTS.md, Answer).
 
 Parts: `null` (nothing differs), `lucky` (trials that lose too much, with lucky seeds), `search` (trials as measured),
 `gain` (one trial is better by two points), `rule` (what is recommended, by what is true), `power` (one comparison of
-many), `coverage` (intervals over images and seeds), `thresholds` (below which ECE an interval is refused), `margin`
-(losses that are ruled out), `spread` (calibrated models whose confidences are spread differently).
+many), `coverage` (intervals over images and seeds), `margin` (losses that are ruled out), `spread` (calibrated models
+whose confidences are spread differently).
 """
 
 from __future__ import annotations
 
 import tempfile
-from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +31,8 @@ from fpp_sweep.records.records import FINAL, Kind, SplitResult, SweepInfo, Trial
 from fpp_sweep.search.choosing import choose_champion, choose_finalists
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.statistics.block_stats import BlockStats, StatsBySeed, metric_value, to_bytes
-from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
-from fpp_sweep.statistics.paired import Interval, corrected_differences, metric_interval
+from fpp_sweep.statistics.bootstrap import NO_MAP, SplitSamples, sample_record
+from fpp_sweep.statistics.paired import corrected_differences
 
 METRICS = ("accuracy", "ece")
 OBJECTIVES = ("accuracy", "smooth_ece")  # of a simulated sweep
@@ -424,7 +422,18 @@ def sampled(truths: dict[str, Truth], images: int, seed: int) -> SplitSamples:
             for number in seeds:
                 table[dataset, number] = world.stats(dataset, "test", effects[number])
         tables[name] = table
-    return sample_split("test", tables, METRICS, deterministic)
+    return resampled(tables, METRICS, deterministic)
+
+
+def resampled(
+    tables: Mapping[str, StatsBySeed], metrics: Sequence[str], deterministic: Collection[str]
+) -> SplitSamples:
+    """Resample the metrics of records with the same images."""
+    records = {}
+    for name, table in tables.items():
+        records[name] = sample_record(name, {NO_MAP: table}, "test", metrics, deterministic=name in deterministic)
+        images = {dataset: stats.total for (dataset, _), stats in table.items()}
+    return SplitSamples("test", images, records)
 
 
 def run_power(sweeps: int, images: int) -> None:
@@ -466,34 +475,6 @@ def run_coverage(sweeps: int, images: int) -> None:
                 widths[difference.metric].append(difference.high - difference.low)
         cells = [f"{metric}: {covered[metric]}, width {np.median(widths[metric]):.2f}" for metric in METRICS]
         print(f"| differences to zero-shot, seed spread {100 * spread:g} | {' | '.join(cells)} |", flush=True)
-
-
-GAPS = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08)  # true over-confidence, as shares
-RATIOS = (1.25, 1.5, 2.0)  # edges of the bins of `thresholds`
-
-
-def run_thresholds(sweeps: int, images: int) -> None:
-    """Print how often intervals of ECE contain the truth, by the ratio of ECE to that of a calibrated model."""
-    names = [f"below {RATIOS[0]:g}"]
-    names += [f"{low:g} to {high:g}" for low, high in pairwise(RATIOS)]
-    names.append(f"above {RATIOS[-1]:g}")
-    for datasets in (5, 10):
-        for metric in ("ece", "debiased_ece"):
-            covered = [Count() for _ in names]
-            for seed in range(sweeps):
-                for gap in GAPS:
-                    world = World(images, datasets, 100 * seed + round(100 * gap))
-                    effect = (0.0, gap)
-                    table = {(dataset, 0): world.stats(dataset, "test", effect) for dataset in world.names}
-                    samples = sample_split("test", {"trial": table}, [metric], ["trial"])
-                    measured = samples.records["trial"].metrics[metric]
-                    ratio = measured.value / measured.calibrated_bias
-                    interval = metric_interval(samples, "trial", metric, min_ratio=0.0)
-                    assert isinstance(interval, Interval)
-                    true = TRUE.of(Truth(gap=gap))["ece"]
-                    covered[bisect(RATIOS, ratio)].add(interval.low <= true <= interval.high)
-            cells = [f"{name}: {count}" for name, count in zip(names, covered, strict=True)]
-            print(f"| {metric}, {datasets} x {images} images | {' | '.join(cells)} |", flush=True)
 
 
 REFERENCE_GAPS = (0.0, 0.03, 0.04, 0.05, 0.06, 0.1)  # true over-confidence of zero-shot, as shares
@@ -554,7 +535,7 @@ def run_spread(sweeps: int, images: int) -> None:
                 "narrow": uniform_confidences(generator, images, narrow, narrow_error),
                 "wide": uniform_confidences(generator, images, WIDE_RANGE, wide_error),
             }
-            samples = sample_split("test", tables, ["ece"], list(tables))
+            samples = resampled(tables, ["ece"], tables)
             (difference,) = corrected_differences(samples, [("narrow", "wide")], ["ece"])
             significant.add(difference.is_significant)
             ruled_out.add(difference.excludes_loss_beyond(margin_of("ece", {})))
@@ -624,7 +605,6 @@ PARTS: dict[str, Callable[[int, int], None]] = {
     "gain": run_gain,
     "power": run_power,
     "coverage": run_coverage,
-    "thresholds": run_thresholds,
     "margin": run_margin,
     "spread": run_spread,
 }

@@ -188,7 +188,7 @@ def require_same_accuracy(accuracies: Mapping[DatasetSeed, float], result: Split
     for (dataset, seed), accuracy in accuracies.items():
         recorded: Mapping[str, Mapping[str, float]] = result.by_seed.get(str(seed), result.datasets)
         expected = recorded.get(dataset, {}).get(catalogue.ACCURACY)
-        if expected is None or abs(accuracy - expected) > ACCURACY_TOLERANCE:
+        if expected is None or not abs(accuracy - expected) <= ACCURACY_TOLERANCE:  # not a number compares false
             recorded_text = "no value"
             if expected is not None:
                 recorded_text = f"{expected:.2f}"

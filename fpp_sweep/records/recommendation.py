@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from fpp_sweep.records.front import Front, is_less_accurate, keeps_constraints, usual_order
 from fpp_sweep.records.luck import has_images_of_search, has_seeds_of_search
-from fpp_sweep.records.measurements import resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.spec import catalogue
@@ -256,10 +255,10 @@ def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[
     tested = []
     untested = []
     for metric in metrics_of(objectives):
-        if resampled_metrics([metric]) and not why_never_tested(metric):
-            tested.append(metric)
-        else:
+        if why_never_tested(metric):
             untested.append(metric)
+        else:
+            tested.append(metric)
     return tested, untested
 
 

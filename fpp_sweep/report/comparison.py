@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import combinations
 from pathlib import Path
-
-import numpy as np
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
@@ -29,14 +26,7 @@ from fpp_sweep.space.objectives import goals_of, metrics_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetSeed
-from fpp_sweep.statistics.block_stats import (
-    BLOCKWISE_METRICS,
-    BlockStats,
-    StatsBySeed,
-    metric_value,
-    restrict_to_shared_blocks,
-    seeds_of,
-)
+from fpp_sweep.statistics.block_stats import BlockStats, StatsBySeed, seeds_of
 from fpp_sweep.statistics.bootstrap import NO_MAP, RecordSamples, SplitSamples, image_digests, sample_record
 from fpp_sweep.statistics.paired import (
     Difference,
@@ -124,7 +114,7 @@ class Comparison:
 
     split: str
     entries: Sequence[Entry]
-    images: SharedImages
+    images: Mapping[str, int]  # by dataset
     results: Mapping[str, SplitResult]  # by label, on the shared images
     metrics: Sequence[str]  # without names of datasets
     statistics: SplitStatistics  # on the shared images, by label; with the sweeps' variances of seeds
@@ -149,17 +139,12 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
         tables[entry.label] = read_or_compute_block_stats(entry.artifacts, split)
         if not tables[entry.label]:
             raise InputError(f"{entry.label} has no block statistics on {split}: nothing can be paired")
-    images = reduce(SharedImages.intersection, [SharedImages.of(table) for table in tables.values()])
-    if not images.datasets:
-        raise InputError(f"{', '.join(tables)} share no images of {split}; compare records of the same images")
-    results = {}
-    for entry in entries:
-        results[entry.label] = restricted_result(entry, tables[entry.label], split, images)
+    digests = shared_images(tables, split)
+    results = {entry.label: result_on(digests, entry, tables[entry.label], split) for entry in entries}
     metrics = _shared_metrics(entries[0].sweep.info, results)
-    records = {}
-    for entry in entries:
-        records[entry.label] = _sample(entry, tables[entry.label], split, images, metrics)
-    samples = SplitSamples(split, images.counts, records, images.digests)
+    records = {entry.label: _sample(entry, tables[entry.label], split, digests, metrics) for entry in entries}
+    images = {dataset: stats.total for (dataset, _), stats in _on(digests, tables[entries[0].label]).items()}
+    samples = SplitSamples(split, images, records, digests)
     averages = resampled_metrics(metrics)
     by_dataset = [f"{metric}/{dataset}" for metric in averages for dataset in samples.images]
     seeds = _seed_variances(samples, [*averages, *by_dataset], entries)
@@ -178,7 +163,7 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
         statistics=SplitStatistics(samples, seeds),
         differences=differences | of_answers,
         from_answer=frozenset(of_answers),
-        left_out=sorted({name for table in tables.values() for name, _ in table} - images.datasets.keys()),
+        left_out=sorted({name for table in tables.values() for name, _ in table} - images.keys()),
     )
 
 
@@ -220,98 +205,51 @@ def _shared_metrics(info: SweepInfo, results: Mapping[str, SplitResult]) -> list
 # --- shared images ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SharedImages:
-    """Images of one split that several records have seen.
-
-    The seeds of the records may differ: the variance of seeds is part of every test.
-    """
-
-    datasets: Mapping[str, BlockStats]  # the digests identify the images
-
-    @classmethod
-    def of(cls, table: StatsBySeed) -> SharedImages:
-        """Return all images of a record."""
-        return cls({dataset: stats for (dataset, _), stats in table.items()})
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return {dataset: stats.total for dataset, stats in self.datasets.items()}
-
-    @property
-    def digests(self) -> dict[str, bytes]:
-        """Digests of each dataset's images; equal for all statistics that `restrict` returns."""
-        return {dataset: stats.digests.tobytes() for dataset, stats in self.datasets.items()}
-
-    def intersection(self, other: SharedImages) -> SharedImages:
-        datasets = {}
-        for name, stats in self.datasets.items():
-            if name in other.datasets:
-                try:
-                    datasets[name] = restrict_to_shared_blocks([stats, other.datasets[name]])[0]
-                except InputError:  # other images under the same name
-                    continue
-        return SharedImages(datasets)
-
-    def restrict(self, table: StatsBySeed) -> dict[DatasetSeed, BlockStats]:
-        """Return a record's statistics on these images; an empty table if the record lacks some of them."""
-        restricted = {}
-        for (dataset, seed), stats in table.items():
-            if dataset in self.datasets:
-                images = self.datasets[dataset]
-                if images.size % stats.size:
-                    return {}
-                coarse = stats.with_block_size(images.size)
-                restricted[dataset, seed] = coarse.take(np.isin(coarse.digests, images.digests))
-        if image_digests(restricted) != self.digests:
-            return {}
-        return restricted
+def shared_images(tables: Mapping[str, StatsBySeed], split: str) -> dict[str, bytes]:
+    """Return the digests of the images by dataset, of datasets that all records were measured on with equal images."""
+    shared: dict[str, bytes] | None = None
+    for label, table in tables.items():
+        digests = image_digests(table)
+        if digests is None:
+            raise InputError(f"{label}: its block statistics of {split} lack a seed of a dataset; run it again")
+        shared = digests if shared is None else dict(shared.items() & digests.items())
+    if not shared:
+        raise InputError(f"{', '.join(tables)} share no images of {split}; compare records of the same images")
+    return dict(sorted(shared.items()))
 
 
-def restricted_result(entry: Entry, table: StatsBySeed, split: str, images: SharedImages) -> SplitResult:
-    """Return a record's result on some images; on a part of a dataset's images only blockwise metrics are known."""
+def _on(datasets: Collection[str], table: StatsBySeed) -> dict[DatasetSeed, BlockStats]:
+    """Return the statistics of some datasets."""
+    return {key: stats for key, stats in table.items() if key[0] in datasets}
+
+
+def result_on(datasets: Collection[str], entry: Entry, table: StatsBySeed, split: str) -> SplitResult:
+    """Return a record's result on some datasets, whose block statistics must be the record's own."""
     result = entry.record.results[split]
     try:
         require_same_accuracy(accuracies_of(table), result)
     except ValueError as error:
         problem = f"the block statistics of split {split} are of another record: {error}"
         raise InputError(f"{entry.label}: {problem}; run it again") from None
-    by_dataset: dict[str, list[Mapping[str, float]]] = {}
-    for (dataset, seed), stats in _on(images, table, entry, split).items():
-        metrics = result.by_seed.get(str(seed), result.datasets)[dataset]
-        if stats.total != table[dataset, seed].total:
-            metrics = _metric_values(stats)
-        by_dataset.setdefault(dataset, []).append(metrics)
-    datasets = {dataset: mean_of_shared(of_seeds) for dataset, of_seeds in by_dataset.items()}
-    return replace(result, average=mean_of_shared(list(datasets.values())), datasets=datasets, deviation={}, by_seed={})
-
-
-def _on(images: SharedImages, table: StatsBySeed, entry: Entry, split: str) -> dict[DatasetSeed, BlockStats]:
-    restricted = images.restrict(table)
-    if not restricted:
-        raise InputError(f"{entry.label}: its block statistics of {split} lack a seed of a dataset; run it again")
-    return restricted
-
-
-def _metric_values(stats: BlockStats) -> dict[str, float]:
-    """Return the metrics of a part of a dataset's images that follow from block statistics."""
-    return {metric: metric_value(metric, stats) for metric in BLOCKWISE_METRICS}
+    of_datasets = {dataset: result.datasets[dataset] for dataset in datasets}
+    average = mean_of_shared(list(of_datasets.values()))
+    return replace(result, average=average, datasets=of_datasets, deviation={}, by_seed={})
 
 
 # --- samples and tests --------------------------------------------------------------------------------
 
 
 def _sample(
-    entry: Entry, table: StatsBySeed, split: str, images: SharedImages, metrics: Sequence[str]
+    entry: Entry, table: StatsBySeed, split: str, digests: Mapping[str, bytes], metrics: Sequence[str]
 ) -> RecordSamples:
     """Resample a record on shared images; a post-hoc map without statistics of these images is left out."""
-    tables = {NO_MAP: _on(images, table, entry, split)}
+    tables = {NO_MAP: _on(digests, table)}
     for posthoc in maps_of(metrics):
         try:
-            mapped_table = images.restrict(read_block_stats(entry.artifacts, split, posthoc) or {})
+            mapped_table = _on(digests, read_block_stats(entry.artifacts, split, posthoc) or {})
         except ValueError:  # damaged
             continue
-        if mapped_table:
+        if image_digests(mapped_table) == digests:
             tables[posthoc] = mapped_table
     deterministic = is_deterministic(entry.record, seeds_of(table))
     return sample_record(entry.label, tables, split, resampled_metrics(metrics), deterministic=deterministic)
@@ -386,8 +324,9 @@ def _front_values(comparison: Comparison, sweep: LoadedSweep, metrics: Sequence[
     for member in sweep.statistics.front.members:
         entry = Entry(member.name, member, sweep)
         table = read_or_compute_block_stats(entry.artifacts, comparison.split)
-        if comparison.split in member.results and comparison.images.restrict(table):
-            values.append(_values(restricted_result(entry, table, comparison.split, comparison.images), metrics))
+        digests = image_digests(table) or {}
+        if comparison.split in member.results and comparison.statistics.samples.digests.items() <= digests.items():
+            values.append(_values(result_on(comparison.images, entry, table, comparison.split), metrics))
     return values
 
 

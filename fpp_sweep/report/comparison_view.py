@@ -100,7 +100,7 @@ def _causes_of_luck(comparison: Comparison, first: str, second: str, metric: str
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    yield f"images that all have seen: {counts_text(comparison.images.counts)}"
+    yield f"images that all have seen: {counts_text(comparison.images)}"
     if comparison.left_out:
         yield f"left out, as not all have seen the same images: {', '.join(comparison.left_out)}"
     for cause in ("images", "seeds"):
@@ -201,12 +201,12 @@ def _why_no_test(comparison: Comparison, metric: str) -> str:
 
 def _metric_keys(comparison: Comparison, metric: str) -> dict[str, str]:
     """Return heading -> metric of the columns: each dataset, then the average."""
-    keys = {dataset: f"{metric}/{dataset}" for dataset in comparison.images.counts}
+    keys = {dataset: f"{metric}/{dataset}" for dataset in comparison.images}
     return {**keys, AVERAGE: metric}
 
 
 def _columns(comparison: Comparison, title: str) -> list[Column]:
-    return [Column(title, is_text=True), *columns_of([*comparison.images.counts, AVERAGE])]
+    return [Column(title, is_text=True), *columns_of([*comparison.images, AVERAGE])]
 
 
 def _value_table(comparison: Comparison, metric: str) -> Table:

@@ -28,7 +28,7 @@ from fpp_sweep.statistics.block_stats import (
 
 N_RESAMPLES = 500
 # a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval,
-# and two such errors have no test: chance alone makes them (benchmarks/answer.py, `thresholds` and `spread`)
+# and two such errors have no test: chance alone makes them (benchmarks/RESULTS.md, Answer)
 MIN_CALIBRATION_RATIO = 1.5
 NO_MAP = ""  # stands for the method itself among post-hoc maps
 StatsByMap = Mapping[str, StatsBySeed]  # statistics of a record after post-hoc maps, and always those of `NO_MAP`
@@ -109,23 +109,14 @@ class SplitSamples:
 
 
 @lru_cache(maxsize=32)  # all records ask for the weights of the same few datasets
-def block_weights(dataset: str, split: str, blocks: int, resamples: int = N_RESAMPLES) -> Numbers:
-    """Return (resamples, blocks): how often each resample draws a block.
-
-    With more resamples, the first of them stay the same.
-    """
+def block_weights(dataset: str, split: str, blocks: int) -> Numbers:
+    """Return (1 + resamples, blocks): every block once, then how often each resample draws a block."""
     digest = hashlib.sha256(f"{dataset}/{split}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-    drawn = generator.integers(0, blocks, size=(resamples, blocks))
-    cells = drawn + np.arange(resamples)[:, None] * blocks  # flat index into (resamples, blocks), to count all at once
-    counts = np.bincount(cells.ravel(), minlength=resamples * blocks)
-    return counts.reshape(resamples, blocks).astype(np.float64)
-
-
-@lru_cache(maxsize=32)
-def _weights_after_ones(dataset: str, split: str, blocks: int) -> Numbers:
-    """Return (1 + resamples, blocks): every block once, then the blocks of each resample."""
-    return np.concatenate([np.ones((1, blocks)), block_weights(dataset, split, blocks)])
+    weights = np.ones((1 + N_RESAMPLES, blocks))
+    for row, drawn in enumerate(generator.integers(0, blocks, size=(N_RESAMPLES, blocks)), start=1):
+        weights[row] = np.bincount(drawn, minlength=blocks)
+    return weights
 
 
 def resample(metric: str, stats: BlockStats, weights: Numbers) -> Numbers:
@@ -162,7 +153,7 @@ def sample_record(
 def _sample_dataset(metric: str, dataset: str, split: str, stats: Sequence[BlockStats]) -> MetricSamples:
     """Resample a metric of one dataset; `stats` has the statistics of each seed."""
     blocks = len(stats[0])
-    weights = _weights_after_ones(dataset, split, blocks)
+    weights = block_weights(dataset, split, blocks)
     rows = [resample(metric, seed_stats, weights) for seed_stats in stats]
     points_per_image = 0.0
     if metric == ACCURACY:
@@ -185,9 +176,9 @@ def estimated_bias(measured: MetricSamples, metric: str) -> float:
     return 0.0
 
 
-def is_near_calibration(measured: MetricSamples, min_ratio: float = MIN_CALIBRATION_RATIO) -> bool:
+def is_near_calibration(measured: MetricSamples) -> bool:
     """Return True for a calibration error that is not far above that of a calibrated model on as many images."""
-    return measured.value < min_ratio * measured.calibrated_bias
+    return measured.value < MIN_CALIBRATION_RATIO * measured.calibrated_bias
 
 
 def _average(datasets: Sequence[MetricSamples]) -> MetricSamples:
@@ -224,30 +215,6 @@ def average_over(samples: SplitSamples, datasets: Collection[str]) -> SplitSampl
         records[name] = replace(record, metrics=metrics)
     digests = {dataset: digest for dataset, digest in samples.digests.items() if dataset in images}
     return SplitSamples(samples.split, images, records, digests)
-
-
-def sample_split(
-    split: str, tables: Mapping[str, StatsBySeed], metrics: Sequence[str], deterministic: Collection[str] = ()
-) -> SplitSamples:
-    """Resample the records that were measured on the same images as the first one that has any.
-
-    Pass the record with the most images first. Records without statistics, with other images, or with a dataset that
-    some of their seeds lack are left out.
-    """
-    images: dict[str, int] = {}
-    digests: dict[str, bytes] | None = None
-    records = {}
-    for name, table in tables.items():
-        own_digests = image_digests(table)
-        if own_digests is None:
-            continue
-        if digests is None:
-            digests = own_digests
-            images = {dataset: stats.total for (dataset, _), stats in sorted(table.items())}
-        elif own_digests != digests:
-            continue
-        records[name] = sample_record(name, {NO_MAP: table}, split, metrics, deterministic=name in deterministic)
-    return SplitSamples(split, images, records, digests or {})
 
 
 def image_digests(table: StatsBySeed) -> dict[str, bytes] | None:

@@ -19,7 +19,6 @@ from scipy import special
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, Numbers
 from fpp_sweep.statistics.bootstrap import (
-    MIN_CALIBRATION_RATIO,
     MetricSamples,
     RecordSamples,
     SplitSamples,
@@ -33,9 +32,8 @@ LEVEL = 0.05  # level of tests; intervals are 95 % intervals
 # simulated sweeps had a false difference
 MIN_SEED_DEGREES = 2
 MIN_IMAGES = 30  # images that the smallest dataset needs for any interval
-MIN_BLOCKS = 25  # blocks that it needs: sweeps of different sizes share few blocks, those of the larger sweep
 # metrics whose bootstrap intervals contain the truth in less than 90 % of simulated samples (commit 6eff76aa)
-BAD_COVERAGE = ("sce", "aece", "mce", "nll_calibration", "brier_calibration")
+BAD_COVERAGE = ("nll_calibration", "brier_calibration")
 
 Value = TypeVar("Value", float, Numbers)
 
@@ -264,20 +262,11 @@ def seed_variances(
 
 
 def metric_interval(
-    samples: SplitSamples,
-    name: str,
-    metric: str,
-    seeds: SeedVariances | None = None,
-    *,
-    min_ratio: float = MIN_CALIBRATION_RATIO,
+    samples: SplitSamples, name: str, metric: str, seeds: SeedVariances | None = None
 ) -> Interval | str:
-    """Return the interval of a record's metric, or the reason for which it has none.
-
-    A calibration error has none below `min_ratio` times the value that a calibrated model with the same confidences
-    shows.
-    """
+    """Return the interval of a record's metric, or the reason for which it has none."""
     measured = samples.metric(name, metric)
-    reason = _why_no_interval(samples, measured, metric, min_ratio)
+    reason = why_unmeasurable(metric) or _why_too_little(samples, metric, [measured])
     if measured is None or reason:
         return f"no interval: {reason}"
     if seeds is None:
@@ -322,86 +311,48 @@ class SplitStatistics:
         return metric_interval(self.samples, name, metric, self.seeds.get(metric))
 
 
-def why_bad_coverage(metric: str) -> str:
-    """Return why a metric has neither intervals nor tests; empty if the bootstrap covers its truth."""
+# --- metrics and images without intervals and tests --------------------------------------------------
+
+
+def why_unmeasurable(metric: str) -> str:
+    """Return why a metric has neither intervals nor tests on any images; empty if it can have them."""
     stem = catalogue.parts_of(metric).stem
     if stem in BAD_COVERAGE:
         return f"bootstrap intervals of {stem} contain the truth too rarely"
-    return ""
-
-
-def why_never_tested(metric: str) -> str:
-    """Return why the differences in a metric have no test on any images; empty if they can have one."""
-    bad_coverage = why_bad_coverage(metric)
-    if bad_coverage:
-        return bad_coverage
-    if catalogue.parts_of(metric).posthoc:
-        return f"the map of {metric} is fitted on few images, and no resample fits it again"
-    return ""
-
-
-def _why_never_an_interval(metric: str) -> str:
-    """Return why a metric has no interval on any images; empty if it can have one."""
-    stem = catalogue.parts_of(metric).stem
-    bad_coverage = why_bad_coverage(metric)
-    if bad_coverage:
-        return bad_coverage
-    row = catalogue.METRICS.get(stem)  # a table of costs has columns that are no metrics, such as seconds.adapt
-    if row is not None and not catalogue.CONFORMAL.keys().isdisjoint(row.columns):
-        return f"the threshold of {stem} is fitted on other images, which no resample of these varies"
     if stem not in BLOCKWISE_METRICS:
         return f"{stem} cannot be computed from block statistics"
     return ""
 
 
-def _why_no_interval(samples: SplitSamples, measured: MetricSamples | None, metric: str, min_ratio: float) -> str:
-    """Return why a metric has no interval on these images; empty if it has one."""
-    reason_on_any_images = _why_never_an_interval(metric)
-    if reason_on_any_images:
-        return reason_on_any_images
-    if measured is None:
-        return "no block statistics of these images"
-    shortage = _shortage(samples, measured, metric)
-    if shortage:
-        return f"fewer than {shortage}"
-    if is_near_calibration(measured, min_ratio):
-        return f"too near to {measured.calibrated_bias:.1f}, the error of a calibrated model on as many images"
-    return ""
-
-
-def _shortage(samples: SplitSamples, measured: MetricSamples, metric: str) -> str:
-    """Return what an interval or a test of a metric needs, if there is less; an empty text if there is enough."""
-    parts = catalogue.parts_of(metric)
-    images = min(samples.images.values())
-    if parts.dataset:
-        images = samples.images[parts.dataset]
-    if images < MIN_IMAGES:
-        return f"{MIN_IMAGES} images"
-    if measured.blocks < MIN_BLOCKS:
-        return f"{MIN_BLOCKS} blocks of images"
-    return ""
-
-
-# --- differences -----------------------------------------------------------------------------------
+def why_never_tested(metric: str) -> str:
+    """Return why the differences in a metric have no test on any images; empty if they can have one."""
+    if catalogue.parts_of(metric).posthoc:
+        return f"the map of {metric} is fitted on few images, and no resample fits it again"
+    return why_unmeasurable(metric)
 
 
 def why_not_paired(samples: SplitSamples, first: str, second: str, metric: str) -> str:
     """Return why the difference of two records has no test; an empty text if it has one."""
-    never_tested = why_never_tested(metric)
-    if never_tested:
-        return never_tested
-    both = []
-    for name in (first, second):
-        measured = samples.metric(name, metric)
-        if measured is None:
-            return "no block statistics of these images"
-        shortage = _shortage(samples, measured, metric)
-        if shortage:
-            return f"fewer than {shortage}"
-        both.append(measured)
-    if is_near_calibration(max(both, key=lambda measured: measured.value)):
-        return "few images do not tell errors near to calibration apart"
+    both = [samples.metric(first, metric), samples.metric(second, metric)]
+    return why_never_tested(metric) or _why_too_little(samples, metric, both)
+
+
+def _why_too_little(samples: SplitSamples, metric: str, compared: Sequence[MetricSamples | None]) -> str:
+    """Return why the images do not tell a metric of one record, or of two apart; empty if they do."""
+    measured = [samples_of_record for samples_of_record in compared if samples_of_record is not None]
+    if len(measured) < len(compared):
+        return "no block statistics of these images"
+    dataset = catalogue.parts_of(metric).dataset
+    images = samples.images[dataset] if dataset else min(samples.images.values())
+    if images < MIN_IMAGES:
+        return f"fewer than {MIN_IMAGES} images"
+    largest = max(measured, key=lambda either: either.value)
+    if is_near_calibration(largest):
+        return f"too near to {largest.calibrated_bias:.1f}, the error of a calibrated model on as many images"
     return ""
+
+
+# --- differences -----------------------------------------------------------------------------------
 
 
 def difference(

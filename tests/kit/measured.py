@@ -11,7 +11,14 @@ from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.space.work import DEFAULT_FLOOR
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, metric_value, to_bytes
-from fpp_sweep.statistics.bootstrap import N_RESAMPLES, MetricSamples, RecordSamples, SplitSamples
+from fpp_sweep.statistics.bootstrap import (
+    N_RESAMPLES,
+    NO_MAP,
+    MetricSamples,
+    RecordSamples,
+    SplitSamples,
+    sample_record,
+)
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import baseline, sweep_info, trial
 
@@ -24,16 +31,14 @@ CLOSE_TOGETHER = {
 }  # fmt: skip
 
 
-def block_stats(correct, confidence=0.9, *, dataset="dtd", ids=None, nll=1.0, brier=1.0, size=0):
+def block_stats(correct, confidence=0.9, *, dataset="dtd", ids=None, nll=1.0, brier=1.0):
     """Return block statistics of images; `confidence` and the losses may be one number for all images."""
     correct = np.asarray(correct, bool)
     count = len(correct)
     confidences = Confidences(np.broadcast_to(np.float32(confidence), count).astype(np.float32), correct)
     if ids is None:
         ids = [f"image {index}" for index in range(count)]
-    return BlockStats.of(
-        dataset, ids, confidences, np.broadcast_to(nll, count), np.broadcast_to(brier, count), size=size
-    )
+    return BlockStats.of(dataset, ids, confidences, np.broadcast_to(nll, count), np.broadcast_to(brier, count))
 
 
 def write_block_stats(folder, name, split, table):
@@ -144,6 +149,14 @@ def metric_samples(values_by_seed, image_noise, calibrated_bias=0.0, blocks=200)
     for value in values_by_seed:
         by_seed.append(np.concatenate([[value], value + image_noise]))
     return MetricSamples(np.array(by_seed), blocks=blocks, calibrated_bias=calibrated_bias)
+
+
+def sampled(tables, metrics, deterministic=(), split="test"):
+    """Resample records with block statistics of the same images, by name."""
+    records = {}
+    for name, table in tables.items():
+        records[name] = sample_record(name, {NO_MAP: table}, split, metrics, deterministic=name in deterministic)
+    return SplitSamples(split, {dataset: stats.total for (dataset, _), stats in sorted(table.items())}, records)
 
 
 def split_samples(records, *, image_sd=0.5, deterministic=(), images=1000, seed=0):

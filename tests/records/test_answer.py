@@ -461,8 +461,7 @@ def test_a_metric_without_a_test_is_the_reason(tmp_path):
     """Few images do not tell two calibrated models apart, though their accuracies differ."""
     sides = {ZERO_SHOT: (0.60, 0.0), TPT: (0.60, 0.1), "trial-0002": (0.70, 0.0)}
     answer = read_statistics(write_sweep_of(tmp_path, sides, images=200)).answer
-    problem = "few images do not tell errors near to calibration apart"
-    assert answer.reason == f"no difference in ece can be tested ({problem})"
+    assert answer.reason.startswith("no difference in ece can be tested (too near to ")
 
 
 def test_an_objective_of_a_dataset_without_images_has_no_test(tmp_path):

@@ -74,17 +74,13 @@ def test_statistics_after_a_map_are_of_the_same_datasets_and_seeds(tmp_path):
     ]
 
 
-def test_a_file_without_images_is_ignored_with_a_note(tmp_path):
+def test_a_damaged_file_is_ignored_with_a_note(tmp_path):
     folder = write_measured_sweep(tmp_path / "sweep", World(80), {"trial-0002": (0.7, 0.1), "trial-0003": (0.6, 0.1)})
-    file = folder.artifacts("trial-0002") / "val" / block_stats_file("")
-    arrays = dict(np.load(file))
-    np.savez_compressed(file, **(arrays | {"counts": np.zeros_like(arrays["counts"])}))
+    (folder.artifacts("trial-0002") / "val" / block_stats_file("")).write_bytes(b"PK")
     measured = measure(folder, folder.trials(), "val", ["accuracy"])
     assert set(measured.samples.records) == {"trial-0003"}
-    assert measured.notes == [
-        "trial-0002: block statistics of split val are ignored: not a file of block statistics: "
-        "a block has no image, or more than its size"
-    ]
+    (note,) = measured.notes
+    assert note.startswith("trial-0002: block statistics of split val are ignored: not a file of block statistics")
 
 
 @pytest.mark.parametrize("damage", ["another image", "no dataset"])

@@ -12,24 +12,22 @@ import pytest
 
 from fpp_sweep import compare as command
 from fpp_sweep.cli.command import run
-from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file, is_deterministic, read_block_stats
 from fpp_sweep.records.pareto import hypervolume
 from fpp_sweep.records.records import FINAL, measured_value
-from fpp_sweep.report.comparison import SharedImages, compare, front_hypervolumes
+from fpp_sweep.report.comparison import compare, front_hypervolumes
 from fpp_sweep.report.comparison_files import labelled, sweep_entries, trial_entries
 from fpp_sweep.report.comparison_view import verdict
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import metric_value, to_bytes
-from fpp_sweep.statistics.bootstrap import sample_split
 from fpp_sweep.statistics.paired import corrected_differences
 from fpp_sweep.statistics.paired import difference as paired_difference
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats
-from tests.kit.measured import DATASETS, FAR_APART, World, write_measured_sweep
+from tests.kit.measured import FAR_APART, World, sampled, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import HOSTILE, failed, trial
 
@@ -40,7 +38,7 @@ NAMES = ("trial-0002", TPT, "trial-0003")
 
 @pytest.fixture
 def sweeps(tmp_path, monkeypatch):
-    """Sweeps in `sweeps/`: two on the same images, one on a part of them, and one on another dataset."""
+    """Sweeps in `sweeps/`: two on the same images, one on fewer images, and one on another dataset."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     world, root = World(1000), tmp_path / "sweeps"
@@ -73,42 +71,6 @@ def compare_trials(folder, names=NAMES, split=None):
     return compare(trial_entries(folder, names), split)
 
 
-# --- shared images ------------------------------------------------------------------------------------
-
-
-def block_stats_of(images, first=None, seeds=(0,), datasets=DATASETS, prefix="image"):
-    return World(images, datasets=datasets, prefix=prefix).block_stats(0.6, 0.1, first, seeds)
-
-
-@pytest.mark.parametrize(
-    ("some", "other", "images"),
-    [
-        (block_stats_of(1000), block_stats_of(1000, 200), 200),
-        (block_stats_of(1000, 200), block_stats_of(1000), 200),
-        (block_stats_of(1000, 100), block_stats_of(1000), 96),  # whole blocks of 8
-        (block_stats_of(50), block_stats_of(50), 50),
-    ],
-)
-def test_the_first_images_are_shared_whatever_the_limit(some, other, images):
-    common = SharedImages.of(some).intersection(SharedImages.of(other))
-    assert common.counts == dict.fromkeys(DATASETS, images)
-    restricted = [common.restrict(table) for table in (some, other)]
-    for (dataset, seed), stats in restricted[0].items():
-        assert stats.total == images
-        assert np.array_equal(stats.digests, restricted[1][dataset, seed].digests)
-
-
-def test_a_record_that_lacks_some_of_the_images_has_no_numbers_on_them():
-    common = SharedImages.of(block_stats_of(300, seeds=(0, 1)))
-    assert len(common.restrict(block_stats_of(300, seeds=(0, 1, 2)))) == 6  # the seeds may differ
-    assert len(common.restrict(block_stats_of(300))) == 2
-    assert common.restrict(block_stats_of(300, 200, seeds=(0, 1))) == {}
-    assert common.restrict(block_stats_of(300, datasets=("digits", "pets"), seeds=(0, 1))) == {}
-    both = common.intersection(SharedImages.of(block_stats_of(300, datasets=("digits", "pets"))))
-    assert list(both.datasets) == ["digits"]
-    assert common.intersection(SharedImages.of(block_stats_of(300, prefix="other"))).datasets == {}
-
-
 # --- sweeps -------------------------------------------------------------------------------------------
 
 
@@ -125,7 +87,7 @@ def test_the_best_trials_of_two_sweeps_are_tested_where_they_hold_the_same_mark(
     tables = {}
     for sweep in ("far", "better"):
         tables[sweep] = read_or_compute_block_stats(sweeps[sweep].artifacts("trial-0002"), "test")
-    (expected,) = corrected_differences(sample_split("test", tables, ["accuracy"]), [("far", "better")], ["accuracy"])
+    (expected,) = corrected_differences(sampled(tables, ["accuracy"]), [("far", "better")], ["accuracy"])
     accuracy = comparison.differences["far/trial-0002", "better/trial-0002", "accuracy"]
     assert (accuracy.value, accuracy.standard_error) == pytest.approx((expected.value, expected.standard_error))
     assert accuracy.high < 0
@@ -152,22 +114,6 @@ def test_records_have_their_own_numbers_on_all_images(sweeps):
         recorded = entry.record.results["test"]
         assert comparison.results[entry.label].datasets == recorded.datasets
         assert comparison.results[entry.label].average == pytest.approx(recorded.average)
-
-
-def test_sweeps_with_other_limits_are_compared_on_the_images_that_both_have(sweeps, capsys):
-    comparison = compare_sweeps(sweeps["far"], sweeps["few"])
-    assert (comparison.split, comparison.images.counts) == ("val", dict.fromkeys(DATASETS, 200))
-    for entry in comparison.entries:
-        table = read_or_compute_block_stats(entry.artifacts, "val")
-        result = comparison.results[entry.label]
-        for dataset in DATASETS:
-            ids = [f"image {index}" for index in range(1000)]
-            first = table[dataset, 0].with_block_size(8).take(slice(0, 25))
-            assert first.total == 200 == len(fair_order(dataset, ids)[0][:200])
-            assert result.datasets[dataset]["ece"] == pytest.approx(metric_value("ece", first))
-        accuracies = [result.datasets[dataset]["accuracy"] for dataset in DATASETS]
-        assert result.average["accuracy"] == pytest.approx(np.mean(accuracies))
-    assert "images that all have seen: 200 of digits, 200 of scenes" in run_compare(capsys, "far", "few")
 
 
 def test_datasets_that_not_all_have_are_left_out_and_named(sweeps, tmp_path, capsys):
@@ -409,19 +355,19 @@ def test_a_pair_of_the_sweeps_answer_has_the_same_verdict_in_the_comparison(swee
     assert compare_trials(far, names, "val").from_answer == frozenset()
 
 
-def test_trials_that_skipped_images_are_compared_on_whole_blocks(sweeps):
+def test_a_dataset_of_which_a_trial_skipped_images_is_left_out(sweeps):
     far = sweeps["far"]
     file = far.artifacts("trial-0003") / "test" / BLOCK_STATS_FILE
     table = read_or_compute_block_stats(far.artifacts("trial-0003"), "test")
-    digits = table["digits", 0]
-    without_a_block = digits.take(np.arange(len(digits)) != 5)
-    file.write_bytes(to_bytes({**table, ("digits", 0): without_a_block}))
+    skipped = table["digits", 0].take(slice(1, None))
+    file.write_bytes(to_bytes({**table, ("digits", 0): skipped}))
     record = far.trial("trial-0003")
     result = record.results["test"]
-    on_digits = {**result.datasets["digits"], "accuracy": metric_value("accuracy", without_a_block)}
+    on_digits = {**result.datasets["digits"], "accuracy": metric_value("accuracy", skipped)}
     result = replace(result, datasets={**result.datasets, "digits": on_digits})
     far.write_trial(replace(record, results={**record.results, "test": result}))
-    assert compare_trials(far).statistics.samples.images == {"digits": 5 * 8, "scenes": 1000}
+    comparison = compare_trials(far)
+    assert (comparison.images, comparison.left_out) == ({"scenes": 1000}, ["digits"])
 
 
 def test_a_metric_after_a_map_has_the_interval_of_the_sweep_and_no_test(sweeps):
@@ -490,6 +436,7 @@ def test_a_record_that_lacks_a_seed_of_a_dataset_is_refused_by_its_name(tmp_path
     ("words", "complaint"),
     [
         (["far", "pets"], "share no images of val; compare records of the same images"),
+        (["far", "few"], "share no images of val; compare records of the same images"),  # another limit
         (["far"], "far alone: give another sweep, or two or more of its trials and baselines"),
         (["far", "trial-0002"], "trial-0002 alone: give two or more trials or baselines, or another sweep"),
         (["far", TPT, f"baseline-{TPT}"], f"{TPT} alone: give two or more"),

@@ -5,16 +5,9 @@ import pytest
 
 from fpp_sweep.statistics.attainment import attainment
 from fpp_sweep.statistics.block_stats import metric_value
-from fpp_sweep.statistics.bootstrap import (
-    MetricSamples,
-    _weights_after_ones,
-    average_over,
-    block_weights,
-    resample,
-    sample_split,
-)
+from fpp_sweep.statistics.bootstrap import MetricSamples, average_over, block_weights, resample
 from fpp_sweep.statistics.paired import corrected_differences, metric_interval, seed_variances
-from tests.kit.measured import block_stats, split_samples
+from tests.kit.measured import block_stats, sampled, split_samples
 
 
 def random_table(generator, images=400, dataset="dtd"):
@@ -22,13 +15,13 @@ def random_table(generator, images=400, dataset="dtd"):
 
 
 def test_a_resample_equals_a_loop_over_its_blocks():
-    stats = block_stats(np.random.default_rng(0).random(100) < 0.6, size=2)
-    weights = np.concatenate([np.ones((1, 50)), block_weights("dtd", "val", 50, 20)])
+    stats = block_stats(np.random.default_rng(0).random(200) < 0.6)
+    weights = block_weights("dtd", "val", 100)[:20]
     for metric in ("accuracy", "ece", "nll"):
         values = resample(metric, stats, weights)
         assert values[0] == pytest.approx(metric_value(metric, stats), rel=1e-9)
         for value, counts in zip(values, weights, strict=True):
-            taken = stats.take(np.repeat(np.arange(50), counts.astype(int)))
+            taken = stats.take(np.repeat(np.arange(100), counts.astype(int)))
             assert value == pytest.approx(metric_value(metric, taken), rel=1e-9)
 
 
@@ -43,22 +36,22 @@ def test_the_bias_of_a_calibrated_model_is_the_mean_over_seeds():
         "narrow": {("dtd", 0): narrow},
         "wide": {("dtd", 0): wide},
     }
-    samples = sample_split("test", tables, ["ece"])
+    samples = sampled(tables, ["ece"])
     bias = {name: samples.metric(name, "ece").calibrated_bias for name in tables}
     assert bias["narrow"] < bias["wide"]
     assert bias["a"] == bias["b"] == pytest.approx((bias["narrow"] + bias["wide"]) / 2)
 
 
 def test_block_weights_depend_on_dataset_split_and_number_of_blocks_only():
-    ten = block_weights("dtd", "val", 50, 10)
-    assert np.array_equal(block_weights("dtd", "val", 50, 30)[:10], ten)
-    assert not np.array_equal(block_weights("dtd", "test", 50, 10), ten)
-    assert not np.array_equal(block_weights("pets", "val", 50, 10), ten)
-    assert (ten.sum(axis=1) == 50).all()
+    weights = block_weights("dtd", "val", 50)
+    assert not np.array_equal(block_weights("dtd", "test", 50), weights)
+    assert not np.array_equal(block_weights("pets", "val", 50), weights)
+    assert (weights.sum(axis=1) == 50).all()
 
 
 def test_block_weights_are_the_same_in_every_version_so_that_published_intervals_can_be_repeated():
-    assert block_weights("dtd", "val", 8, 2).tolist() == [[0, 1, 3, 0, 1, 0, 3, 0], [0, 1, 1, 1, 1, 1, 2, 1]]
+    expected = [[1] * 8, [0, 1, 3, 0, 1, 0, 3, 0], [0, 1, 1, 1, 1, 1, 2, 1]]
+    assert block_weights("dtd", "val", 8)[:3].tolist() == expected
 
 
 def test_datasets_are_resampled_independently():
@@ -66,7 +59,7 @@ def test_datasets_are_resampled_independently():
     table = {}
     for name in "abcd":
         table |= random_table(generator, dataset=name)
-    samples = sample_split("val", {"trial": table}, ["accuracy"]).records["trial"].metrics
+    samples = sampled({"trial": table}, ["accuracy"]).records["trial"].metrics
     assert samples["accuracy"].draws.std() == pytest.approx(samples["accuracy/a"].draws.std() / 2, rel=0.2)
 
 
@@ -76,8 +69,8 @@ def test_an_average_over_some_datasets_equals_the_average_of_a_record_with_these
     for name in "abc":
         table |= random_table(generator, dataset=name)
     part = {key: stats for key, stats in table.items() if key[0] in "ac"}
-    averaged = average_over(sample_split("val", {"trial": table}, ["accuracy", "nll"]), ["a", "c"])
-    expected = sample_split("val", {"trial": part}, ["accuracy", "nll"])
+    averaged = average_over(sampled({"trial": table}, ["accuracy", "nll"]), ["a", "c"])
+    expected = sampled({"trial": part}, ["accuracy", "nll"])
     assert averaged.images == expected.images
     assert averaged.records["trial"].metrics.keys() == expected.records["trial"].metrics.keys()
     for name, samples in expected.records["trial"].metrics.items():
@@ -89,7 +82,7 @@ def test_a_few_images_that_only_one_record_gets_right_prove_nothing(images, is_s
     """By chance, five images favour the same record in one case of 16, and eight images in one case of 128."""
     index = np.arange(400)
     tables = {"more": {("dtd", 0): block_stats(index < 200 + images)}, "fewer": {("dtd", 0): block_stats(index < 200)}}
-    (difference,) = corrected_differences(sample_split("val", tables, ["accuracy"]), [("more", "fewer")], ["accuracy"])
+    (difference,) = corrected_differences(sampled(tables, ["accuracy"]), [("more", "fewer")], ["accuracy"])
     assert difference.value == images / 4
     assert difference.is_significant == is_shown
 
@@ -97,7 +90,7 @@ def test_a_few_images_that_only_one_record_gets_right_prove_nothing(images, is_s
 @pytest.mark.parametrize("wrong", [0, 100])
 def test_an_accuracy_of_0_or_100_has_an_interval_of_positive_width(wrong):
     """If 100 of 100 images are right, the error rate may still be 3 % (rule of three)."""
-    samples = sample_split("val", {"trial": {("dtd", 0): block_stats(np.arange(100) >= wrong)}}, ["accuracy"])
+    samples = sampled({"trial": {("dtd", 0): block_stats(np.arange(100) >= wrong)}}, ["accuracy"])
     interval = metric_interval(samples, "trial", "accuracy")
     assert interval.value == 100 - wrong
     assert 2.5 < max(interval.high - interval.value, interval.value - interval.low) < 3.2
@@ -134,9 +127,3 @@ def test_recentred_resamples_keep_their_spread_and_lie_around_the_value():
     samples = MetricSamples(np.array([[5.0, 6.0, 7.0, 11.0], [7.0, 8.0, 9.0, 13.0]]))
     assert (samples.value, samples.bias) == (6.0, 3.0)
     assert samples.recentred_draws.tolist() == [4.0, 5.0, 9.0]
-
-
-def test_samples_are_the_value_and_then_its_resamples():
-    weights = _weights_after_ones("dtd", "val", 7)
-    assert np.array_equal(weights[0], np.ones(7))
-    assert np.array_equal(weights[1:], block_weights("dtd", "val", 7))

@@ -103,7 +103,7 @@ def test_sizes_have_no_interval_and_a_reason_for_it(measured):
     folder, record, _ = measured
     samples = measure(folder, [record], "test", ["ece", "lac_90_size"]).samples
     reason = metric_interval(samples, "trial-0000", "lac_90_size")
-    assert reason.startswith("no interval: the threshold of lac_90_size is fitted on other images")
+    assert reason.startswith("no interval: lac_90_size cannot be computed from block statistics")
 
 
 def test_a_trial_without_a_request_makes_no_sets(make_worker, tmp_path):
