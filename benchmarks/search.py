@@ -1,265 +1,205 @@
-"""Samplers of the search on responses whose truth is known: `python -m benchmarks.search`.
+"""Searches on surrogates of real trials: `python -m benchmarks.search`.
 
 A search asks a sampler for settings of `perturb.yaml` (the published points come first), adds noise to the true values
-of a response, and reports them. Then the front is chosen by the observed values. The figures are hypervolumes of the
-true values of these fronts, in % of that of 4,000 random points.
+of a surrogate, and reports them. A surrogate is a random forest or a Gaussian process, fitted to the mean of the first
+sweep's datasets in benchmarks.clouds; the noise is the measured one of seeds.
 
-Responses: `smooth` (draws from a Gaussian process, with the same noise everywhere); `forest` and `process` (a random
-forest or a Gaussian process, fitted to the trials of benchmarks.clouds; the noise is the measured one of seeds).
-Samplers: those of `search.sampler`, and `gpN`, Optuna's own GPSampler after N trials.
+A variant is a sampler with additions, such as `gp+floor+gate`: `floor` and `gate` tell the sampler of these
+constraints, `corner` cuts values off at the corner, and `narrow` searches gamma1 <= 2 and gamma2 <= 10. A gate ends
+trials that truly lose 8 points or more, after a tenth of their cost. The corner is zero-shot with 5 points less
+accuracy and 5 points more ECE. A search is worth the hypervolume of the true values of its chosen front beyond the
+corner, in % of that of 4,000 random points.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
-import re
-import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
-from optuna.samplers import BaseSampler, GPSampler
+from optuna.trial import TrialState
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from benchmarks.clouds import Cloud, read_clouds
 from benchmarks.harness import append_line, table
-from benchmarks.responses import Response, SmoothResponse, SurrogateResponse
 from fpp_sweep.cli.command import parser, run
-from fpp_sweep.search.samplers import build_sampler, stream_seed
+from fpp_sweep.records.pareto import front, hypervolume
+from fpp_sweep.search.samplers import build_sampler
 from fpp_sweep.search.study import suggest
-from fpp_sweep.space.reading import find_space, load_space
+from fpp_sweep.space.reading import load_space
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import Search
-from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.space.work import DEFAULT_FLOOR, EMBEDDED_GATE, Search
+from fpp_sweep.spec.catalogue import Goal
 
-ASKS = 3  # number of timed requests for settings
-SMOOTH = "smooth"
-KINDS = (SMOOTH, "forest", "process")
-SAMPLERS = [name for name in catalogue.BUILT_IN_SAMPLERS if name not in ("auto", "grid")]
-Qualities = dict[int, float]  # by number of trials
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """The conditions of a search."""
-
-    response: str
-    world: int
-    sampler: str
-    noise: float
-    at_once: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a search."""
-
-    case: Case
-    by_value: Qualities
-    ask_seconds: float  # CPU
+KINDS = ("forest", "process")
+DATASETS = ("letters", "colours", "textures")  # of the first sweep
+GOALS: tuple[Goal, ...] = ("max", "min")  # accuracy and smooth ECE
+ZERO_SHOT = np.array([60.83, 8.14])  # on 200 validation images of each dataset (docs/demo/sweep.txt)
+CORNER = ZERO_SHOT + np.array([-DEFAULT_FLOOR, 5.0])
+POINTS_PER_DRIFT = 20.0  # lost points of accuracy that make a drift of 1: the gate of 0.4 is at 8 points
+COST_OF_COLLAPSED = 0.1  # of a trial
+REFERENCE_POINTS = 4000
+NEAREST_TRIALS = 5  # number of trials of a cloud whose differences between seeds are the noise at a point
+NARROW = ("params.fpp.gamma1.high=2", "params.fpp.gamma2.high=10")
+VARIANTS = ("random", "gp", "gp+floor", "gp+gate", "gp+floor+gate", "gp+floor+gate+corner", "gp+floor+gate+narrow")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse(argv)
+    options = parser("benchmarks.search", __doc__ or "")
+    options.add_argument("--variants", nargs="+", default=list(VARIANTS), metavar="NAME")
+    options.add_argument("--worlds", type=int, default=20, metavar="N", help="searches on each of the two surrogates")
+    options.add_argument("--first-world", type=int, default=0, metavar="N")
+    options.add_argument("--trials", type=int, default=16, metavar="N")
+    options.add_argument("--out", type=Path, metavar="FILE", help="append a line of JSON for each search; print all")
+    args = options.parse_args(argv)
     warnings.filterwarnings("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    space = load_space(find_space("perturb"))
-    if args.ask_after:
-        print(table([ask_seconds(sampler, space, args.ask_after) for sampler in args.samplers]))
-        return
-    outcomes = []
-    for case, response in cases(args, space):
-        outcome = search(case, response, space, args.budgets)
-        outcomes.append(outcome)
+    rows = []
+    for row in searches(args):
+        rows.append(row)
         if args.out:
-            append_line(args.out, asdict(outcome))
-    print_tables(outcomes, args.budgets)
+            append_line(args.out, row)
+    if args.out:
+        rows = [json.loads(line) for line in args.out.read_text().splitlines()]
+    print(table(list(summary(rows))))
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("benchmarks.search", __doc__ or "")
-    add = options.add_argument
-    add("--responses", nargs="+", default=[SMOOTH], choices=KINDS)
-    add("--samplers", nargs="+", default=["random", "tpe", "gp"], metavar="NAME")
-    add("--datasets", nargs="+", metavar="NAME", help="datasets of the surrogates; default: all of benchmarks.clouds")
-    add("--worlds", type=int, default=2, metavar="N", help="smooth responses, or searches on each surrogate")
-    add("--first-world", type=int, default=0, metavar="N")
-    add("--budgets", type=int, nargs="+", default=[16], metavar="N", help="trials after which the front is chosen")
-    add("--noise", type=float, nargs="+", default=[1.0], metavar="X", help="factors of the measured noise")
-    add("--at-once", type=int, nargs="+", default=[1], metavar="N", help="numbers of simultaneous trials")
-    add(
-        "--ask-after",
-        type=int,
-        nargs="+",
-        metavar="N",
-        help="instead: CPU seconds for the settings of one trial after N",
-    )
-    add("--out", type=Path, metavar="FILE", help="append a line of JSON for each search")
-    args = options.parse_args(argv)
-    for name in args.samplers:
-        if name not in SAMPLERS and not re.fullmatch(r"gp\d+", name):
-            raise InputError(f"--samplers: unknown sampler {name!r}; use {', '.join(SAMPLERS)} or gpN")
-    return args
-
-
-def cases(args: argparse.Namespace, space: Space) -> Iterator[tuple[Case, Response]]:
-    """Yield the conditions of each search with its response, world by world; all samplers meet the same responses."""
-    surrogates = {noise: surrogates_of(args, noise, space) for noise in args.noise}
+def searches(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    clouds = read_clouds()
+    surrogates = {kind: Surrogate(kind, [clouds[name] for name in DATASETS]) for kind in KINDS}
     for world in range(args.first_world, args.first_world + args.worlds):
-        for noise in args.noise:
-            responses: dict[str, Response] = dict(surrogates[noise])
-            if SMOOTH in args.responses:
-                responses[SMOOTH] = SmoothResponse(world, len(space.params), noise)
-            for name, response in responses.items():
-                for at_once in args.at_once:
-                    for sampler in args.samplers:
-                        yield Case(name, world, sampler, noise, at_once), response
+        for kind, surrogate in surrogates.items():
+            for variant in args.variants:
+                figures = search(variant, surrogate, world, args.trials)
+                yield {"variant": variant, "kind": kind, "world": world} | figures
 
 
-def surrogates_of(args: argparse.Namespace, noise: float, space: Space) -> dict[str, Response]:
-    """Return the surrogates of real trials by name."""
-    surrogates: dict[str, Response] = {}
-    if set(args.responses) == {SMOOTH}:
-        return surrogates
-    for cloud in read_clouds().values():
-        if args.datasets and cloud.dataset not in args.datasets:
-            continue
-        points = unit_points(cloud, space)
-        for kind in args.responses:
-            if kind != SMOOTH:
-                surrogates[f"{kind} of {cloud.dataset}"] = SurrogateResponse(kind, points, cloud.values, noise)
-    return surrogates
+class Surrogate:
+    """A regression on real trials: means over seeds are the truth, and differences between seeds are the noise."""
+
+    def __init__(self, kind: str, clouds: Sequence[Cloud]) -> None:
+        space = load_space("perturb")
+        settings = [dict(zip(clouds[0].keys, point, strict=True)) for point in clouds[0].points]
+        self._points = np.array([unit_point(space, point) for point in settings])
+        values = np.mean([cloud.values for cloud in clouds], axis=0)
+        means = values.mean(axis=1)
+        seeds = values.shape[1]
+        self._residuals = (values - means[:, None]) * np.sqrt(seeds / (seeds - 1))
+        self._models = [fit_model(kind, self._points, column) for column in means.T]
+        points = np.random.default_rng(1).random((REFERENCE_POINTS, len(space.params)))
+        self._attainable = hypervolume(self.true_values(points).tolist(), GOALS, CORNER.tolist())
+
+    def true_values(self, points: np.ndarray) -> np.ndarray:
+        return np.stack([model.predict(points) for model in self._models], axis=1)
+
+    def noise(self, point: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        distances = np.linalg.norm(self._points - point, axis=1)
+        trial = rng.choice(np.argsort(distances, kind="stable")[:NEAREST_TRIALS])
+        residual: np.ndarray = rng.choice(self._residuals[trial])
+        return residual
+
+    def quality(self, observed: np.ndarray, true_values: np.ndarray) -> float:
+        """Return the hypervolume of the true values of trials that are on the front by the values observed, in %."""
+        chosen = front(observed.tolist(), GOALS)
+        return 100 * hypervolume(true_values[chosen].tolist(), GOALS, CORNER.tolist()) / self._attainable
 
 
-def unit_points(cloud: Cloud, space: Space) -> np.ndarray:
-    """Return the points of a cloud within the unit cube, with the parameters in the order of the space."""
-    columns = []
+def fit_model(kind: str, points: np.ndarray, values: np.ndarray) -> RandomForestRegressor | GaussianProcessRegressor:
+    if kind == "forest":
+        return RandomForestRegressor(100, min_samples_leaf=2, random_state=0).fit(points, values)
+    kernel = ConstantKernel(1.0) * Matern(np.ones(points.shape[1]), (0.1, 20), nu=2.5) + WhiteKernel(0.1, (1e-3, 1))
+    return GaussianProcessRegressor(kernel, normalize_y=True, random_state=0).fit(points, values)
+
+
+def unit_point(space: Space, settings: dict[str, float]) -> list[float]:
+    """Return the positions of settings in their logarithmic ranges: 0 at the low end, 1 at the high end."""
+    positions = []
     for param in space.params:
         low, high = param.bounds
-        values = cloud.points[:, cloud.keys.index(param.key)]
-        columns.append(np.log(values / low) / math.log(high / low))
-    return np.stack(columns, axis=1)
+        positions.append(math.log(settings[param.key] / low) / math.log(high / low))
+    return positions
 
 
-def search(case: Case, response: Response, space: Space, budgets: Sequence[int]) -> Outcome:
-    """Run a search, and choose the front after each number of trials."""
-    rng = np.random.default_rng([case.world, 7])
+def search(variant: str, surrogate: Surrogate, world: int, trials: int) -> dict[str, float]:
+    """Run a search, and return its figures."""
+    sampler, *additions = variant.split("+")
+    space = load_space("perturb", NARROW if "narrow" in additions else ())
+    whole = load_space("perturb")
+    rng = np.random.default_rng([world, 7])
     study = optuna.create_study(directions=["maximize", "minimize"])
-    first = [point for _, point in space.first_points()]
-    running: list[tuple[optuna.Trial, np.ndarray]] = []
-    points: list[np.ndarray] = []
-    observed: list[np.ndarray] = []
-    outcome = Outcome(case, {}, 0.0)
-    ask_seconds = 0.0
-    while len(observed) < max(budgets):
-        while len(running) < case.at_once:
-            began = time.process_time()
-            number = len(observed) + len(running)
-            if number < len(first):
-                study.enqueue_trial(first[number])
-            running.append(ask(case, study, space))
-            ask_seconds += time.process_time() - began
-        trial, point = running.pop(0)
-        value = response.true_values(point[None])[0] + response.noise(point, rng)
-        study.tell(trial, value.tolist())
+    for first in space.first_points():
+        study.enqueue_trial(first.values)
+    points = []
+    observed = []
+    for _ in range(trials):
+        trial = ask(study, space, Search(sampler=sampler, seed=world))
+        point = np.array(unit_point(whole, trial.params))
+        truth = surrogate.true_values(point[None])[0]
+        excess = (ZERO_SHOT[0] - truth[0]) / POINTS_PER_DRIFT - EMBEDDED_GATE
+        values = truth + surrogate.noise(point, rng)
+        if "gate" in additions:
+            trial.set_constraint("gate", excess)
+            if excess > 0:
+                study.tell(trial, state=TrialState.PRUNED)
+                continue
         points.append(point)
-        observed.append(value)
-        if len(observed) in budgets:
-            true_values = response.true_values(np.array(points))
-            outcome.by_value[len(observed)] = response.quality(np.array(observed), true_values)
-    return replace(outcome, ask_seconds=ask_seconds)
+        observed.append(values)
+        if "floor" in additions:
+            trial.set_constraint("floor", CORNER[0] - values[0])
+        if "corner" in additions:
+            values = np.array([max(values[0], CORNER[0]), min(values[1], CORNER[1])])
+        study.tell(trial, values.tolist())
+    seen = np.array(observed)
+    is_above = seen[:, 0] >= CORNER[0]
+    quality = 0.0
+    if is_above.any():
+        quality = surrogate.quality(seen[is_above], surrogate.true_values(np.array(points)[is_above]))
+    cost = len(seen) + COST_OF_COLLAPSED * (trials - len(seen))
+    return {"below": 100 * float((~is_above).sum()) / trials, "quality": quality, "cost": 100 * cost / trials}
 
 
-def ask(case: Case, study: optuna.Study, space: Space) -> tuple[optuna.Trial, np.ndarray]:
-    """Return the next trial and its settings within the unit cube, with random streams as in a sweep."""
+def ask(study: optuna.Study, space: Space, settings: Search) -> optuna.Trial:
+    """Return the next trial with its settings, with random streams as in a sweep."""
     trial = study.ask()
-    study.sampler = sampler_of(case, str(trial.number))
+    study.sampler = build_sampler(settings, str(trial.number))
     _ = trial.relative_params
-    point = []
     for param in space.params:
-        study.sampler = sampler_of(case, f"{trial.number}/{param.key}")
-        point.append(share_of_range(suggest(trial, param), *param.bounds))
-    return trial, np.array(point)
+        study.sampler = build_sampler(settings, f"{trial.number}/{param.key}")
+        suggest(trial, param)
+    return trial
 
 
-def ask_seconds(sampler: str, space: Space, counts: Sequence[int]) -> dict[str, object]:
-    """Return the CPU seconds that a sampler takes for the settings of a trial, after each number of random trials."""
-    case = Case(SMOOTH, 0, sampler, 1.0, 1)
-    row: dict[str, object] = {"sampler": sampler}
-    for count in counts:
-        study = optuna.create_study(directions=["maximize", "minimize"])
-        add_random_trials(study, space, count)
-        seconds = []
-        for _ in range(ASKS + 1):  # the first request loads libraries and is not counted
-            began = time.process_time()
-            trial, _point = ask(case, study, space)
-            seconds.append(time.process_time() - began)
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        row[f"after {count}"] = ", ".join(f"{value:.2f}" for value in seconds[1:])
-    return row
-
-
-def add_random_trials(study: optuna.Study, space: Space, count: int) -> None:
-    response = SmoothResponse(0, len(space.params), 1.0)
-    rng = np.random.default_rng(0)
-    random = Case(SMOOTH, 0, "random", 1.0, 1)
-    for _ in range(count):
-        trial, point = ask(random, study, space)
-        value = response.true_values(point[None])[0] + response.noise(point, rng)
-        study.tell(trial, value.tolist())
-
-
-def share_of_range(value: float, low: float, high: float) -> float:
-    """Return the position of a value in a logarithmic range: 0 at the low end, 1 at the high end."""
-    return math.log(value / low) / math.log(high / low)
-
-
-def sampler_of(case: Case, stream: str) -> BaseSampler:
-    """Return the sampler of a case with the random stream that a sweep with this seed has."""
-    startup = re.fullmatch(r"gp(\d+)", case.sampler)
-    if startup is None:
-        return build_sampler(Search(sampler=case.sampler, seed=case.world), stream)
-    return GPSampler(seed=stream_seed(case.world, stream), n_startup_trials=int(startup[1]))
-
-
-def print_tables(outcomes: Sequence[Outcome], budgets: Sequence[int]) -> None:
-    """Print a table for each response, noise and number of running trials, with paired differences to random search."""
-    groups: dict[tuple[str, float, int], dict[str, list[Outcome]]] = {}
-    for outcome in outcomes:
-        case = outcome.case
-        group = groups.setdefault((case.response, case.noise, case.at_once), {})
-        group.setdefault(case.sampler, []).append(outcome)
-    for (response, noise, at_once), by_sampler in groups.items():
-        print(f"\n{response}, noise x {noise:g}, {at_once} at a time, {len(next(iter(by_sampler.values())))} searches")
-        print(table([row_of(name, by_sampler, budgets) for name in by_sampler]))
-
-
-def row_of(name: str, by_sampler: Mapping[str, list[Outcome]], budgets: Sequence[int]) -> dict[str, object]:
-    row: dict[str, object] = {"sampler": name}
-    own = by_sampler[name]
-    for budget in budgets:
-        row[str(budget)] = mean_with_error([outcome.by_value[budget] for outcome in own])
-    for rival in ("random", "tpe"):
-        if rival in by_sampler:
-            row[f"minus {rival}"] = " / ".join(difference(own, by_sampler[rival], budget) for budget in budgets)
-    row["CPU seconds"] = f"{np.mean([outcome.ask_seconds for outcome in own]):.1f}"
-    return row
-
-
-def difference(own: Sequence[Outcome], rival: Sequence[Outcome], budget: int) -> str:
-    pairs = zip(own, rival, strict=False)
-    return mean_with_error([ours.by_value[budget] - theirs.by_value[budget] for ours, theirs in pairs])
+def summary(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, object]]:
+    """Yield a row of a table for each variant, with paired differences to random search."""
+    random = {(row["kind"], row["world"]): row["quality"] for row in rows if row["variant"] == "random"}
+    for variant in dict.fromkeys(row["variant"] for row in rows):
+        own = [row for row in rows if row["variant"] == variant]
+        gains = []
+        for row in own:
+            if (row["kind"], row["world"]) in random:
+                gains.append(row["quality"] - random[row["kind"], row["world"]])
+        yield {
+            "variant": variant,
+            "searches": len(own),
+            "below the floor at full cost, %": mean_with_error([row["below"] for row in own]),
+            "hypervolume, %": mean_with_error([row["quality"] for row in own]),
+            "minus random": mean_with_error(gains),
+            "cost, %": mean_with_error([row["cost"] for row in own]),
+        }
 
 
 def mean_with_error(values: Sequence[float]) -> str:
-    mean = f"{np.mean(values):.1f}"
     if len(values) < 2:
-        return mean
-    return f"{mean} +- {np.std(values, ddof=1) / math.sqrt(len(values)):.1f}"
+        return "-"
+    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1) / math.sqrt(len(values)):.1f}"
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class NSGAIISampler(samplers.NSGAIISampler):
         return super().get_parent_population(study, generation)
 
 
-GENERATION_KEY = NSGAIISampler._get_generation_key()  # key in a trial's system attributes
+GENERATION_KEY = NSGAIISampler._get_generation_key()  # in a trial's system attributes; Optuna has no public name
 
 
 def stream_seed(seed: int, stream: str) -> int:
@@ -88,6 +88,7 @@ class GaussianProcessSampler(samplers.GPSampler):
     The model is fitted to at most MAX_FITTED_TRIALS trials: the Pareto front, and a random choice of the others.
     """
 
+    # Optuna has no public method that takes the trials which its model is fitted to
     def _sample_relative_impl(
         self,
         study: Study,

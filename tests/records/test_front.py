@@ -15,9 +15,7 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
 from tests.kit.records import (
-    ACCURACY,
     CREATED,
-    ECE,
     HOSTILE,
     all_baselines,
     baseline,
@@ -55,14 +53,6 @@ def test_the_front_has_the_undominated_trials_by_descending_accuracy(tmp_path):
     assert [row["name"] for row in rows(folder)] == ["trial-0001", "trial-0000", "trial-0003"]
 
 
-def test_the_front_starts_with_the_lowest_value_of_a_minimized_objective():
-    records = [trial(number, 70 + number, 5 + number, objectives=(ECE, ACCURACY)) for number in (1, 0, 2)]
-    front = front_of(sweep_info((ECE, ACCURACY)), records)
-    assert [member.name for member in front.members] == ["trial-0000", "trial-0001", "trial-0002"]
-    assert front.marks["trial-0000"][0] == "best ece"
-    assert front.marks["trial-0002"][0] == "best accuracy"
-
-
 @pytest.mark.parametrize("metric", ["nll", "nll/dtd", "sce/dtd", "brier/my own", "aurc/dtd"])
 def test_metrics_of_small_values_have_four_decimals_also_for_one_dataset(metric):
     assert format_metric(metric, 0.51239) == "0.5124"
@@ -73,10 +63,6 @@ def test_a_trial_on_the_floor_is_not_below_it():
     zero_shot = baseline(ZERO_SHOT, 74.55000000000001, 5.0)
     assert not is_less_accurate(trial(0, 69.55, 5.0), zero_shot, "val", 5)  # rounding makes it 5.00000000000001
     assert is_less_accurate(trial(0, 69.5, 5.0), zero_shot, "val", 5)
-
-
-def test_a_sweep_without_seeds_has_seed_0():
-    assert replace(sweep_info(), space={}).seeds == (0,)
 
 
 @pytest.mark.parametrize(
@@ -217,11 +203,6 @@ def test_the_front_has_each_settings_once():
     assert [record.name for record in front.dominated] == ["trial-0001", "trial-0003"]
 
 
-def test_one_trial_can_be_best_in_all_objectives_and_the_knee():
-    front = front_of(sweep_info(), [trial(0, 70, 5), trial(1, 71, 4)])
-    assert front.marks == {"trial-0001": ["best accuracy", "best ece", "knee"]}
-
-
 @pytest.mark.parametrize(
     ("method", "order", "seeds", "remark"),
     [
@@ -249,12 +230,3 @@ def test_a_remark_names_the_splits_if_later_stages_have_more_orders():
     record = TrialRecord(name="trial-0000", kind="trial", state="complete", config=config, results=results)
     remarks = ["finalist", "one order of the stream (val)", "3 orders of the stream (final, test)"]
     assert front_of(sweep_info(), [record]).remarks(record) == remarks
-
-
-def test_trials_stand_in_the_order_in_which_they_finished():
-    records = []
-    for number, (finished, broken) in enumerate([(10.0, 1.0), (20.0, 0.0), (30.0, 1.0), (40.0, 0.0)]):
-        records.append(replace(trial(number, 60.0 + number, 5.0), finished=finished, constraints={"c": broken}))
-    front = front_of(sweep_info(), records)
-    xs, _ = front.coordinates(records, (0, 0))
-    assert xs == [1, 2, 3, 4]

@@ -149,4 +149,3 @@ def test_a_failed_trial_records_the_cause(worker, tmp_path, monkeypatch):
     where = f"digits, val samples 0..64, seed 0, {worker.model_info().where}"
     assert (record.state, record.reason) == ("failed", f"{where}: RuntimeError: CUDA error: an illegal address")
     assert "in broken_evaluate" in record.details
-    assert run_of(sweep.folder, record).files["traceback.txt"] == record.details
