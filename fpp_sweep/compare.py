@@ -35,9 +35,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         other_names = []
     if args.out:
         require_writable(args.out)
-    from fpp_sweep.report import comparison_files  # loads numpy, which --help does without
+    from fpp_sweep.report import comparison_view  # loads numpy, which --help does without
 
-    print(comparison_files.write_comparison(sweeps, other_names, args.split, args.out))
+    print(comparison_view.write_comparison(sweeps, other_names, args.split, args.out))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

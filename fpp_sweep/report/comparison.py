@@ -128,7 +128,7 @@ class Comparison:
 
     @property
     def sweeps(self) -> list[LoadedSweep]:
-        return _sweeps_of(self.entries)
+        return sweeps_of(self.entries)
 
 
 def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
@@ -170,7 +170,7 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
 def pairs_of(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
     """Return the pairs to test: all of one sweep; of several sweeps the trials that hold the same mark in two."""
     pairs = list(combinations(entries, 2))
-    if len(_sweeps_of(entries)) == 1:
+    if len(sweeps_of(entries)) == 1:
         return pairs
     return [(first, second) for first, second in pairs if _are_rivals(first, second)]
 
@@ -181,7 +181,7 @@ def _are_rivals(first: Entry, second: Entry) -> bool:
     return not set(first.marks).isdisjoint(second.marks)
 
 
-def _sweeps_of(entries: Sequence[Entry]) -> list[LoadedSweep]:
+def sweeps_of(entries: Sequence[Entry]) -> list[LoadedSweep]:
     return list({entry.sweep.label: entry.sweep for entry in entries}.values())
 
 
@@ -200,6 +200,87 @@ def _shared_metrics(info: SweepInfo, results: Mapping[str, SplitResult]) -> list
     """Return the shown metrics, without dataset names, that all results have."""
     stems = dict.fromkeys(catalogue.parts_of(metric).of_average for metric in metrics_shown(info))
     return [stem for stem in stems if all(stem in result.average for result in results.values())]
+
+
+# --- entries ------------------------------------------------------------------------------------------
+
+
+def entries_of(sweeps: Sequence[Path], names: Sequence[str]) -> list[Entry]:
+    """Return named records of one sweep, or the best trials of several with their baselines."""
+    folders = [SweepFolder.open(sweep) for sweep in sweeps]
+    if names:
+        return trial_entries(folders[0], names)
+    return sweep_entries(folders)
+
+
+def trial_entries(folder: SweepFolder, names: Sequence[str]) -> list[Entry]:
+    """Return records of a sweep, each once, trials before baselines: differences are trial minus baseline."""
+    records = {}
+    for name in names:
+        record = folder.known_trial(name)
+        if record.state != "complete":
+            raise InputError(f"{name} is {record.state}: only complete trials can be compared")
+        records[record.name] = record
+    if len(records) < 2:
+        raise InputError(f"{names[0]} alone: give two or more trials or baselines, or another sweep")
+    sweep = LoadedSweep.of(folder.path.name, folder)
+    in_order = sorted(records.values(), key=lambda record: record.kind == "baseline")
+    return [Entry(record.label, record, sweep) for record in in_order]
+
+
+def sweep_entries(folders: Sequence[SweepFolder]) -> list[Entry]:
+    """Return the marked trials of each sweep's front, then the baselines; one that several sweeps have only once."""
+    trials = []
+    baselines: dict[object, Entry] = {}
+    for label, folder in labelled(folders).items():
+        sweep = LoadedSweep.of(label, folder)
+        front = sweep.statistics.front
+        marked = [member for member in front.members if front.marks[member.name]]
+        if not marked:
+            raise InputError(f"{label}: {front.why_empty}")
+        trials += [Entry(f"{label}/{member.label}", member, sweep) for member in marked]
+        for baseline in front.baselines:
+            baselines.setdefault(_identity(baseline, sweep), Entry(baseline.label, baseline, sweep))
+    return [*trials, *_distinguished(list(baselines.values()))]
+
+
+def _identity(baseline: TrialRecord, sweep: LoadedSweep) -> object:
+    return baseline.name, baseline.key, sweep.info.model_digest
+
+
+def _distinguished(baselines: Sequence[Entry]) -> list[Entry]:
+    """Return baselines whose labels are unique: a second one of a label is named after its sweep, too."""
+    by_label: dict[str, Entry] = {}
+    for entry in baselines:
+        label = entry.label
+        if label in by_label:
+            label = f"{entry.sweep.label}/{label}"
+        by_label[label] = Entry(label, entry.record, entry.sweep)
+    return list(by_label.values())
+
+
+def labelled(folders: Sequence[SweepFolder]) -> dict[str, SweepFolder]:
+    """Return sweeps by name; where two have one name, by as many folders of their paths as tell them apart."""
+    paths = [folder.path.resolve() for folder in folders]
+    by_label = {}
+    for folder, path in zip(folders, paths, strict=True):
+        if paths.count(path) > 1:
+            raise InputError(f"{path}: is given twice; give different sweeps")
+        by_label[_shortest_label(path, paths)] = folder
+    return by_label
+
+
+def _shortest_label(path: Path, paths: Sequence[Path]) -> str:
+    """Return the last parts of a path that no other path ends with.
+
+    >>> _shortest_label(Path("/a/sweeps/far"), [Path("/a/sweeps/far"), Path("/b/sweeps/far"), Path("/b/far")])
+    'a/sweeps/far'
+    """
+    for size in range(1, len(path.parts)):
+        endings = [candidate.parts[-size:] for candidate in paths]
+        if endings.count(path.parts[-size:]) == 1:
+            return "/".join(path.parts[-size:])
+    return str(path)
 
 
 # --- shared images ------------------------------------------------------------------------------------

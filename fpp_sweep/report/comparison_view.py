@@ -1,28 +1,69 @@
-"""Sections of a comparison: verdict, sweeps, settings, and for each metric the values and differences by dataset."""
+"""A comparison as text and in files: verdict, sweeps, settings, and each metric's values and differences by dataset."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from fpp_sweep.records.front import metric_of
 from fpp_sweep.records.measurements import resampled_metrics
 from fpp_sweep.records.texts import format_metric, format_setting, setting_text
 from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell, settings_table
-from fpp_sweep.report.comparison import Comparison, Entry, LoadedSweep, front_hypervolumes
-from fpp_sweep.report.document import Block, Section, Text, paragraphs
+from fpp_sweep.report.comparison import (
+    Comparison,
+    Entry,
+    LoadedSweep,
+    compare,
+    entries_of,
+    front_hypervolumes,
+    sweeps_of,
+)
+from fpp_sweep.report.document import (
+    Block,
+    Section,
+    Text,
+    blocks_to_latex,
+    blocks_to_markdown,
+    blocks_to_text,
+    paragraphs,
+)
 from fpp_sweep.report.formatting import counts_text, format_bounds, format_interval, format_p_value
 from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of
-from fpp_sweep.report.text import cut
+from fpp_sweep.report.text import cut, output_width
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import dotted
-from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.messages import plural, printable
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.statistics.paired import Difference, paired_over, why_not_paired
 
+COMPARISONS = Path("comparisons")
+LONGEST_NAME = 150  # characters of a folder that is named after what is compared
 AVERAGE = "average"
 SETTING_LENGTH = 40  # characters
 PROVENANCE = ("model_digest", "device", "git_commit", "fpp_sweep", "torch", "plugins")  # compared beside the spaces
+
+
+def write_comparison(
+    sweeps: Sequence[Path], names: Sequence[str], split: str | None = None, out: Path | None = None
+) -> str:
+    """Compare named records of a sweep, or the best trials of several; return tables and files for the terminal."""
+    entries = entries_of(sweeps, names)
+    labels = [sweep.label for sweep in sweeps_of(entries)]
+    if names:
+        labels = [entry.label for entry in entries]
+    title, folder_name = ", ".join(labels), "-".join(labels)
+    if names:
+        title, folder_name = f"{sweeps[0].name}: {title}", f"{sweeps[0].name}-{folder_name}"
+    sections = comparison_sections(compare(entries, split))
+    out = out or COMPARISONS / folder_name.replace("/", "_")[:LONGEST_NAME]
+    markdown, latex = out / "comparison.md", out / "comparison.tex"
+    for path, text in ((markdown, blocks_to_markdown(title, sections)), (latex, blocks_to_latex(sections))):
+        with written_whole(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+    paths = f"Markdown  {printable(markdown)}\nLaTeX     {printable(latex)}"
+    return f"{blocks_to_text(sections, output_width())}\n\n{paths}"
 
 
 def comparison_sections(comparison: Comparison) -> list[Section]:

@@ -14,11 +14,10 @@ from fpp_sweep import compare as command
 from fpp_sweep.cli.command import run
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file, is_deterministic, read_block_stats
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file, read_block_stats
 from fpp_sweep.records.pareto import hypervolume
 from fpp_sweep.records.records import FINAL, measured_value
-from fpp_sweep.report.comparison import compare, front_hypervolumes
-from fpp_sweep.report.comparison_files import labelled, sweep_entries, trial_entries
+from fpp_sweep.report.comparison import compare, front_hypervolumes, sweep_entries, trial_entries
 from fpp_sweep.report.comparison_view import verdict
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.space.objectives import Objective
@@ -29,7 +28,7 @@ from fpp_sweep.statistics.paired import difference as paired_difference
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats
 from tests.kit.measured import FAR_APART, World, sampled, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
-from tests.kit.records import HOSTILE, failed, trial
+from tests.kit.records import HOSTILE, failed
 
 SECONDS = Objective(metric="seconds", goal="min")
 BETTER = {ZERO_SHOT: (0.6, 0.2), "trial-0001": (0.69, 0.05), "trial-0002": (0.74, 0.2)}
@@ -106,14 +105,6 @@ def test_all_averages_are_one_family_and_all_datasets_another(sweeps):
         smallest = min(difference.p_value for difference in by_kind[True])
         adjusted = min(difference.adjusted_p for difference in by_kind[True])
         assert adjusted == pytest.approx(min(1, 4 * n_pairs * smallest))
-
-
-def test_records_have_their_own_numbers_on_all_images(sweeps):
-    comparison = compare_sweeps(sweeps["far"], sweeps["better"])
-    for entry in comparison.entries:
-        recorded = entry.record.results["test"]
-        assert comparison.results[entry.label].datasets == recorded.datasets
-        assert comparison.results[entry.label].average == pytest.approx(recorded.average)
 
 
 def test_datasets_that_not_all_have_are_left_out_and_named(sweeps, tmp_path, capsys):
@@ -193,16 +184,6 @@ def test_a_difference_that_may_be_luck_is_no_verdict(capsys, tmp_path, sides, sp
     assert ("optimistic" in text) == ("chosen by these" in expected)
 
 
-def test_without_a_significant_difference_the_verdict_says_so(tmp_path):
-    folders = []
-    for name, accuracy in (("one", 0.700), ("other", 0.701)):
-        sides = {ZERO_SHOT: (0.6, 0.2), "trial-0002": (accuracy, 0.1)}
-        options = {"seeds": (0, 1, 2), "is_search_apart": True}
-        folders.append(write_measured_sweep(tmp_path / name, World(400), sides, ("val", "test"), **options))
-        folders[-1].write_trial(replace(folders[-1].trial("trial-0002"), key=name))
-    assert verdict(compare_sweeps(*folders)) == "No difference of averages is significant."
-
-
 def test_one_trial_of_two_sweeps_is_not_tested_against_itself(sweeps, tmp_path):
     twin = shutil.copytree(sweeps["far"].path, tmp_path / "twin")
     comparison = compare_sweeps(sweeps["far"], SweepFolder(twin))
@@ -215,14 +196,6 @@ def test_a_baseline_of_several_sweeps_is_compared_once_and_another_one_under_its
     other.write_trial(replace(other.trial(f"baseline-{TPT}"), key="another"))
     labels = [label for label in compare_sweeps(sweeps["far"], other).results if "trial" not in label]
     assert labels == [ZERO_SHOT, TPT, f"other/{TPT}"]
-
-
-def test_a_sweep_is_labelled_by_as_many_folders_as_tell_it_from_the_others(tmp_path):
-    for name in ("a/one", "b/one", "c/two"):
-        (tmp_path / name).mkdir(parents=True)
-    folders = [SweepFolder(tmp_path / name) for name in ("a/one", "b/one", "c/two")]
-    assert list(labelled(folders)) == ["a/one", "b/one", "two"]
-    assert list(labelled(folders[1:])) == ["one", "two"]
 
 
 def test_hostile_names_and_settings_are_escaped_in_every_output(capsys, tmp_path, monkeypatch):
@@ -322,23 +295,6 @@ def test_trials_are_optimistic_on_the_images_or_with_the_seeds_that_chose_them(t
     assert chosen_by(FINAL) == {""}
     folder.write_info(replace(folder.info(), space={"search": {"evaluate_only": True}}))
     assert chosen_by("val") == {""}
-
-
-def test_seeds_change_no_record_whose_prompt_is_not_pretrained(sweeps):
-    far = sweeps["far"]
-    plain = far.trial(f"baseline-{ZERO_SHOT}")
-    far.write_trial(replace(plain, config={**plain.config, "prompt": "a photo of a"}))
-    records = compare_trials(far, ["trial-0002", ZERO_SHOT]).statistics.samples.records
-    assert {label: record.deterministic for label, record in records.items()} == {"trial-0002": False, ZERO_SHOT: True}
-
-
-@pytest.mark.parametrize(
-    ("prompt", "seeds", "expected"),
-    [("a photo of a", (0,), True), ("a photo of a", (0, 1), False), ("fpp", (0,), False), ("fpp", (0, 1), False)],
-)
-def test_a_record_is_deterministic_with_a_prompt_of_words_and_one_seed(prompt, seeds, expected):
-    record = trial(2, accuracy=60.0, ece=10.0)
-    assert is_deterministic(replace(record, config={**record.config, "prompt": prompt}), seeds) is expected
 
 
 @pytest.mark.parametrize("names", [["trial-0002", TPT], [TPT, "trial-0002"]])
@@ -471,18 +427,6 @@ def test_a_comparison_that_is_impossible_is_refused_in_one_line(sweeps, capsys, 
     assert captured.err.count("\n") == 1
     assert complaint in captured.err
     assert not (root.parent / "comparisons").exists()
-
-
-def test_a_name_means_the_baseline_even_if_a_folder_has_the_same_name(capsys, sweeps, tmp_path):
-    (tmp_path / TPT).mkdir()
-    assert f"trial-0002 minus {TPT}" in run_compare(capsys, "far", "trial-0002", TPT)
-
-
-def test_the_tables_are_utf_8_in_any_locale(capsys, sweeps, tmp_path, ascii_locale):
-    write_measured_sweep(tmp_path / "Straße", World(1000), BETTER)
-    run_compare(capsys, "far", "Straße", "--out", tmp_path / "out")
-    for name in ("comparison.md", "comparison.tex"):
-        assert "Straße/trial-0002" in (tmp_path / "out" / name).read_text(encoding="utf-8"), name
 
 
 def test_the_command_needs_neither_ray_nor_torch(sweeps):

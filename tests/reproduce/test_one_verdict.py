@@ -8,8 +8,7 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.measurements import read_block_stats
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.report.answer_section import difference_table
-from fpp_sweep.report.comparison import compare
-from fpp_sweep.report.comparison_files import trial_entries
+from fpp_sweep.report.comparison import compare, trial_entries
 from fpp_sweep.reproduce.claims import judge_claims
 from fpp_sweep.reproduce.experiments import Claim, find
 from tests.kit.experiments import result_from_stats, write_experiment
