@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fpp_sweep.records.folder import SweepFolder
@@ -45,22 +45,6 @@ class SweepStatistics:
         if split not in self.splits:
             return "no interval: no block statistics of these images"
         return self.splits[split].interval(record.name, metric)
-
-    def for_tables(self) -> SweepStatistics:
-        """Return what tables need: the records and samples of all other trials take tens of MB."""
-        names = {record.name for record in self.front.compared} | set(self.answer.finalists)
-        front = replace(
-            self.front, trials=_named(self.front.trials, names), infeasible=_named(self.front.infeasible, names)
-        )
-        splits = {}
-        for split, statistics in self.splits.items():
-            records = {name: samples for name, samples in statistics.samples.records.items() if name in names}
-            splits[split] = replace(statistics, samples=replace(statistics.samples, records=records))
-        return replace(self, front=front, splits=splits)
-
-
-def _named(records: Sequence[TrialRecord], names: Container[str]) -> tuple[TrialRecord, ...]:
-    return tuple(record for record in records if record.name in names)
 
 
 def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> SweepStatistics:

@@ -22,15 +22,6 @@ ImagesKey = tuple[tuple[str, bytes], ...]  # digest of the images, by dataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MeasuredRecord:
-    """The resampled metrics of one record, and the images that they were measured on."""
-
-    samples: RecordSamples
-    images: Mapping[str, int]  # number of images, by dataset
-    digests: Mapping[str, bytes]  # digest of the images, by dataset
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Measurements:
     """Resampled metrics of a split's records, and what was wrong with files that were left out."""
 
@@ -104,75 +95,55 @@ def measure(
     the objectives only.
     """
     notes = []
-    groups: dict[ImagesKey, list[MeasuredRecord]] = {}
+    groups: dict[ImagesKey, list[RecordSamples]] = {}
+    images: dict[ImagesKey, Mapping[str, int]] = {}
     metrics_by_record = [(record, resampled_metrics(metrics)) for record in records]
     metrics_by_record += [(rival, resampled_metrics(objectives)) for rival in rivals]
     for record, averages in metrics_by_record:
-        if split not in record.results:
-            continue
         try:
-            measured = _measure_record(folder, record, split, averages)
+            tables = _tables_of(folder, record, split, maps_of(averages))
         except ValueError as error:
             notes.append(f"{record.name}: block statistics of split {split} are ignored: {error}")
             continue
-        if measured is not None:
-            groups.setdefault(tuple(sorted(measured.digests.items())), []).append(measured)
-    return _largest_group(split, list(groups.values()), notes)
-
-
-def _largest_group(split: str, groups: Sequence[Sequence[MeasuredRecord]], notes: Sequence[str]) -> Measurements:
-    """Return the samples of the largest group of records with the same images, with a note on all others."""
+        if tables:
+            table = tables[NO_MAP]
+            deterministic = is_deterministic(record, seeds_of(table))
+            key = tuple(sorted((image_digests(table) or {}).items()))
+            images[key] = {dataset: stats.total for (dataset, _), stats in sorted(table.items())}
+            samples = sample_record(record.name, tables, split, averages, deterministic=deterministic)
+            groups.setdefault(key, []).append(samples)
     if not groups:
         return Measurements(SplitSamples(split), notes)
-    largest = max(groups, key=_size_of_group)
-    others = []
-    for group in groups:
-        if group is not largest:
-            others += [measured.samples.name for measured in group]
+    largest = max(groups, key=lambda key: (len(groups[key]), sum(images[key].values())))
+    others = [samples.name for key, group in groups.items() if key != largest for samples in group]
     if others:
-        note = f"split {split}: no intervals of {', '.join(others)}, measured on other images than most records"
-        notes = [*notes, note]
-    samples_by_name = {measured.samples.name: measured.samples for measured in largest}
-    return Measurements(SplitSamples(split, largest[0].images, samples_by_name, largest[0].digests), notes)
+        notes.append(f"split {split}: no intervals of {', '.join(others)}, measured on other images than most records")
+    by_name = {samples.name: samples for samples in groups[largest]}
+    return Measurements(SplitSamples(split, images[largest], by_name, dict(largest)), notes)
 
 
-def _size_of_group(group: Sequence[MeasuredRecord]) -> tuple[int, int]:
-    """Return the number of records with the same images, then the number of these images."""
-    return len(group), sum(group[0].images.values())
+def _tables_of(folder: SweepFolder, record: TrialRecord, split: str, maps: Sequence[str]) -> dict[str, StatsBySeed]:
+    """Return a record's block statistics, and those after post-hoc maps; empty without a result or a file.
 
-
-def _measure_record(
-    folder: SweepFolder, record: TrialRecord, split: str, metrics: Sequence[str]
-) -> MeasuredRecord | None:
-    """Resample the metrics of a record, with those after post-hoc maps, from its files of block statistics.
-
-    Return None without a file. Raise ValueError for a file that is damaged, of another record, or of seeds with
-    different images.
+    Raise ValueError for a file that is damaged, of another record, or of seeds with different images.
     """
-    path = folder.artifacts(record.name) / split
-    if not path.is_dir():
-        return None
-    table = read_block_stats(path.parent, split)
+    artifacts = folder.artifacts(record.name)
+    table = read_block_stats(artifacts, split) if split in record.results else None
     if table is None:
-        return None
+        return {}
     digests = image_digests(table)
     if digests is None:
         raise ValueError("its seeds have different images")
     require_same_accuracy(accuracies_of(table), record.results[split])
     tables = {NO_MAP: table}
-    for posthoc in maps_of(metrics):
-        mapped_table = read_block_stats(path.parent, split, posthoc)
+    for posthoc in maps:
+        mapped_table = read_block_stats(artifacts, split, posthoc)
         if not mapped_table:
             continue
         if image_digests(mapped_table) != digests:
             raise ValueError(f"{block_stats_file(posthoc)} is of other images than {BLOCK_STATS_FILE}")
         tables[posthoc] = mapped_table
-    deterministic = is_deterministic(record, seeds_of(table))
-    samples = sample_record(record.name, tables, split, metrics, deterministic=deterministic)
-    images = {}
-    for (dataset, _), stats in sorted(table.items()):
-        images[dataset] = stats.total
-    return MeasuredRecord(samples, images, digests)
+    return tables
 
 
 def accuracies_of(table: StatsBySeed) -> dict[DatasetSeed, float]:

@@ -48,7 +48,7 @@ def front_table(
             for metric in metrics:
                 cells.append(metric_cell(record, split, metric, statistics))
         if statistics is not None and has_support:
-            cells.append(Cell(support_text(statistics, record.name)))
+            cells.append(Cell(statistics.support.word(record.name)))
         cells.append(Cell(remarks(front, record)))
         if has_drift:
             cells.append(Cell(drift_text(record)))
@@ -131,16 +131,6 @@ def interval_of(record: TrialRecord, split: str, metric: str, statistics: SweepS
     if isinstance(interval, str):  # the reason why there is none
         return ""
     return format_interval(metric, interval)
-
-
-def support_text(statistics: SweepStatistics, name: str) -> str:
-    """Return the support of a trial for being on the front; an unlikely trial's names the trial that is ahead."""
-    support = statistics.support.trials.get(name)
-    if support is None:
-        return ""
-    if support.beaten_by:
-        return f"{support.word}: {support.beaten_by} is ahead"
-    return support.word
 
 
 def drift_text(record: TrialRecord) -> str:

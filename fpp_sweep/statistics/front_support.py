@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import Numbers
-from fpp_sweep.statistics.bootstrap import SplitSamples, estimated_bias
-from fpp_sweep.statistics.paired import MIN_IMAGES, SeedVariances, goal_of, pairwise_differences
+from fpp_sweep.statistics.bootstrap import N_RESAMPLES, SplitSamples, estimated_bias
+from fpp_sweep.statistics.paired import MIN_IMAGES, SeedVariances, goal_of
 
-LIKELY = 0.8  # share of resamples in which a trial is on the front
-CLEARLY_AHEAD = 2.33  # standard deviations, in every objective: 99 % one-sided
+LIKELY, UNLIKELY = 0.8, 0.05  # shares of resamples in which a trial is on the front: at least, at most
 _NOISE_SEED = 20261123  # seed of the draws that stand for other pretraining seeds
 
 Word = Literal["likely", "uncertain", "unlikely"]
@@ -28,7 +27,6 @@ class Support:
 
     word: Word
     share: float  # share of resamples in which the trial is on the front
-    beaten_by: str = ""  # the trial that is clearly ahead in every objective; of unlikely trials only
 
     def weaker(self, other: Support | None) -> Support:
         """Return the weaker support of two, such as of two stages of a sweep."""
@@ -67,25 +65,20 @@ def front_support(
     if len(compared) < 2 or not resampled or has_too_few_images:  # without rivals every trial is on the front
         return FrontSupport()
     points = resampled_points(samples, compared, resampled, seeds)
-    ahead = clearly_ahead(samples, compared, resampled, seeds)
     for index, metric in enumerate(metrics):
         if metric in resampled:
             continue
         exact = np.array([values[name][index] for name in compared]) * catalogue.sign(goal_of(metric))
         same_in_each_resample = np.broadcast_to(exact[:, None], points.shape[1:])
         points = np.concatenate([points, same_in_each_resample[None]])
-        ahead &= exact[:, None] > exact
-    shares = share_on_front(points)
     support = {}
-    for index, name in enumerate(compared):
-        rivals = np.flatnonzero(ahead[:, index])
-        share = float(shares[index])
-        if len(rivals):
-            support[name] = Support("unlikely", share, compared[rivals[0]])
-        elif share >= LIKELY:
-            support[name] = Support("likely", share)
-        else:
-            support[name] = Support("uncertain", share)
+    for name, share in zip(compared, share_on_front(points).tolist(), strict=True):
+        word: Word = "uncertain"
+        if share >= LIKELY:
+            word = "likely"
+        elif share <= UNLIKELY:
+            word = "unlikely"
+        support[name] = Support(word, share)
     return FrontSupport(support)
 
 
@@ -101,17 +94,19 @@ def _metrics_of_all(samples: SplitSamples, names: Sequence[str], metrics: Sequen
 def resampled_points(
     samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
 ) -> Numbers:
-    """Return (metrics, trials, resamples): debiased draws with the noise of seeds added; more is better."""
+    """Return (metrics, trials, resamples): debiased draws with the noise of seeds and of the biases; more is better."""
     generator = np.random.default_rng(_NOISE_SEED)
     rows = []
     for metric in metrics:
         draws = []
+        noise_of_biases = generator.standard_normal(N_RESAMPLES)  # all trials share it: each bias may be off by half
         for name in names:
             record = samples.records[name]
             measured = record.metrics[metric]
-            debiased = measured.recentred_draws - estimated_bias(measured, metric)
+            bias = estimated_bias(measured, metric)
             seed_deviation = np.sqrt(seeds[metric].variance_of_mean(record).value)
-            draws.append(debiased + seed_deviation * generator.standard_normal(len(debiased)))
+            seed_noise = seed_deviation * generator.standard_normal(N_RESAMPLES)
+            draws.append(measured.recentred_draws - bias + bias / 2 * noise_of_biases + seed_noise)
         rows.append(np.stack(draws) * catalogue.sign(goal_of(metric)))
     return np.stack(rows)
 
@@ -136,15 +131,3 @@ def is_dominated(points: Numbers) -> NDArray[np.bool_]:
         no_worse &= values[:, None] >= values
     is_better = no_worse & ~no_worse.T  # also better in one: else the column would be as good as the row
     return np.asarray(is_better.any(axis=0))
-
-
-def clearly_ahead(
-    samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
-) -> NDArray[np.bool_]:
-    """Return (trials, trials): True where the row's trial is clearly ahead of the column's in every metric."""
-    ahead = ~np.eye(len(names), dtype=np.bool_)
-    for metric in metrics:
-        values, errors = pairwise_differences(samples, names, metric, seeds[metric])
-        gains = values * catalogue.sign(goal_of(metric))
-        ahead &= gains > CLEARLY_AHEAD * np.maximum(errors, 1e-9)
-    return ahead

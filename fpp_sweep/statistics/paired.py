@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 from scipy import special
 
 from fpp_sweep.spec import catalogue
-from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, Numbers
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
 from fpp_sweep.statistics.bootstrap import (
     MetricSamples,
     RecordSamples,
@@ -34,8 +33,6 @@ MIN_SEED_DEGREES = 2
 MIN_IMAGES = 30  # images that the smallest dataset needs for any interval
 # metrics whose bootstrap intervals contain the truth in less than 90 % of simulated samples (commit 6eff76aa)
 BAD_COVERAGE = ("nll_calibration", "brier_calibration")
-
-Value = TypeVar("Value", float, Numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +278,7 @@ def metric_interval(
     return Interval(measured.value, max(0.0, centre - half_width), min(largest, centre + half_width))
 
 
-def _variance_of_bias(bias: Value) -> Value:
+def _variance_of_bias(bias: float) -> float:
     """Return the variance of an estimated bias, whose standard error is taken as half of it."""
     return (bias / 2) ** 2
 
@@ -484,36 +481,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, (len(p_values) - rank) * p_values[index])
         adjusted[index] = min(1.0, largest)
     return adjusted
-
-
-def pairwise_differences(
-    samples: SplitSamples, names: Sequence[str], metric: str, seeds: SeedVariances
-) -> tuple[Numbers, Numbers]:
-    """Return paired differences between all records without bias: (records, records) values and standard errors.
-
-    Two errors near to calibration differ by 0, as few images do not tell them apart.
-    """
-    draws = []
-    are_near = []
-    values = []
-    biases = []
-    seed_variances_of_means = []
-    for name in names:
-        record = samples.records[name]
-        measured = record.metrics[metric]
-        bias = estimated_bias(measured, metric)
-        draws.append(measured.draws)
-        biases.append(bias)
-        are_near.append(is_near_calibration(measured))
-        values.append(measured.value - bias)
-        seed_variances_of_means.append(seeds.variance_of_mean(record).value)
-    seed_variance = np.array(seed_variances_of_means)
-    covariance = np.cov(np.stack(draws), bias=True).reshape(len(names), len(names))
-    image_variance = covariance.diagonal()[:, None] + covariance.diagonal() - 2 * covariance
-    extra = samples.records[names[0]].metrics[metric].extra_variance
-    bias_variance = _variance_of_bias(np.subtract.outer(biases, biases))
-    variance = np.maximum(image_variance, 0) + extra + bias_variance + seed_variance[:, None] + seed_variance
-    is_near = np.array(are_near)
-    differences = np.subtract.outer(values, values)
-    differences[is_near[:, None] & is_near] = 0.0
-    return differences, np.sqrt(variance)

@@ -106,9 +106,7 @@ class Reporter:
         return None
 
     def _write_tables(self) -> SweepStatistics:
-        statistics = write_report(self._folder, pages=False, statistics=self._statistics)
-        if self._statistics is None:
-            self._statistics = statistics.for_tables()
+        self._statistics = write_report(self._folder, pages=False, statistics=self._statistics)
         return self._statistics
 
     def _try_to(self, write: Callable[[], SweepStatistics | None]) -> SweepStatistics | None:

@@ -577,4 +577,4 @@ def test_an_objective_that_cannot_be_resampled_is_named(tmp_path):
 def test_support_uses_the_final_stage_for_finalists(tmp_path):
     statistics = read_statistics(write_sweep_of(tmp_path, BETTER))
     assert statistics.support.word("trial-0002") == "likely"
-    assert statistics.support.trials["trial-0003"].beaten_by == "trial-0002"
+    assert statistics.support.word("trial-0003") == "unlikely"

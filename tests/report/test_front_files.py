@@ -43,22 +43,6 @@ def test_the_csv_has_intervals_and_support(far):
     assert row["support"] == "likely"
 
 
-def files_of_report(folder):
-    return {path.relative_to(folder.report): path.read_bytes() for path in folder.report.rglob("*") if path.is_file()}
-
-
-def test_tables_are_the_same_with_the_statistics_that_a_running_sweep_keeps(far):
-    statistics = write_report(far, pages=False)
-    expected = files_of_report(far)
-    kept = statistics.for_tables()
-    names_of_trials = [trial.name for trial in kept.front.trials]
-    assert len(statistics.front.trials) > 1
-    assert names_of_trials == list(dict.fromkeys(["trial-0002", *statistics.answer.finalists]))
-    shutil.rmtree(far.report)
-    write_report(far, pages=False, statistics=kept)
-    assert files_of_report(far) == expected
-
-
 def test_the_answer_is_written_as_markdown(far):
     write_report(far, pages=False)
     text = (far.report / "answer.md").read_text()

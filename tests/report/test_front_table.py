@@ -33,14 +33,6 @@ def test_members_come_first_then_baselines_with_intervals_support_and_remarks(fa
     assert (first.starts_group, second.starts_group) == (True, False)
 
 
-def test_an_unlikely_trial_names_the_trial_that_beats_it(far):
-    information, statistics = far
-    beaten = next(trial for trial in statistics.front.trials if trial.name == "trial-0003")
-    front = replace(statistics.front, trials=(beaten,))
-    row, *_ = front_table(information, front, statistics).rows
-    assert row.cells[5].text == "unlikely: trial-0002 is ahead"
-
-
 def test_a_single_trial_has_neither_marks_nor_support(tmp_path):
     folder = write_measured_sweep(tmp_path / "sweep", World(100), {"trial-0002": (0.7, 0.1)})
     statistics = statistics_of(folder, folder.info(), folder.trials())
