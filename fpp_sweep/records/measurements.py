@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.files import read_own
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, seeds_of
 from fpp_sweep.statistics.bootstrap import NO_MAP, RecordSamples, SplitSamples, image_digests, sample_record
+from fpp_sweep.statistics.paired import SplitStatistics
 
 BLOCK_STATS_FILE = "block_stats.npz"
 ACCURACY_TOLERANCE = 1e-6  # points; a file of another record differs by far more
@@ -165,3 +166,35 @@ def require_same_accuracy(accuracies: Mapping[DatasetSeed, float], result: Split
                 recorded_text = f"{expected:.2f}"
             values = f"{accuracy:.2f} there and {recorded_text} on record"
             raise ValueError(f"accuracy on {dataset}, seed {seed}, is {values}")
+
+
+# ------------------------------------------------------------ luck of the search
+
+
+def has_images_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str) -> bool:
+    """Return True if a split has images by which the search chose its trials.
+
+    The final stage has them if there are no fresh images, and the test split may have the same images under another
+    name. The best of many trials is lucky with these images.
+    """
+    if split == info.search_split:
+        return True
+    if split not in splits or info.search_split not in splits:
+        return False
+    searched_images = set(splits[info.search_split].samples.digests.values())
+    return bool(searched_images & set(splits[split].samples.digests.values()))
+
+
+def has_seeds_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str, trial: TrialRecord) -> bool:
+    """Return True if a trial's prompts on a split were pretrained with seeds that chose it.
+
+    Without a final stage, the front runs on the test split with the seeds of the search. The best of many trials is
+    lucky with its prompts. A seed that only draws views cannot have chosen the trial: other images get other views.
+    """
+    if not trial.has_fpp_prompt or split not in splits or trial.name not in splits[split].samples.records:
+        return False
+    seeds = set(splits[split].samples.records[trial.name].seeds)
+    seeds_of_search = set(info.seeds)
+    if info.search_split in splits and trial.name in splits[info.search_split].samples.records:
+        seeds_of_search = set(splits[info.search_split].samples.records[trial.name].seeds)
+    return bool(seeds & seeds_of_search)

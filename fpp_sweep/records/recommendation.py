@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fpp_sweep.records.front import Front, is_less_accurate, keeps_constraints, usual_order
-from fpp_sweep.records.luck import has_images_of_search, has_seeds_of_search
+from fpp_sweep.records.measurements import has_images_of_search, has_seeds_of_search
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.spec import catalogue

@@ -12,9 +12,10 @@ from fpp_sweep.records import pareto
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import metrics_shown
-from fpp_sweep.records.luck import has_images_of_search, has_seeds_of_search
 from fpp_sweep.records.measurements import (
     accuracies_of,
+    has_images_of_search,
+    has_seeds_of_search,
     is_deterministic,
     maps_of,
     read_block_stats,
