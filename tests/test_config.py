@@ -1,18 +1,13 @@
 """Configs of trials: defaults, presets, refused values, units and keys."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.spec import keys
-from fpp_sweep.spec.config import PRESETS, AdaptConfig, FppConfig, MeasureConfig, TrialConfig, ViewConfig, preset
+from fpp_sweep.spec.config import PRESETS, AdaptConfig, FppConfig, MeasureConfig, TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
-
-ANY_ADAPT: Any = AdaptConfig  # typed as Any, because a type checker would refuse the wrong values below
-ANY_TRIAL: Any = TrialConfig
 
 
 def test_the_defaults_are_the_released_code():
@@ -45,6 +40,7 @@ def test_the_paper_preset_differs_where_paper_and_code_disagree():
         ("fpp.gamma1=much", "fpp.gamma1: must be a number ('much')"),
         ("fpp.gamma1=\u0663", "fpp.gamma1: must be a number ('\u0663')"),
         ("fpp.draws=\uff11", "fpp.draws: must be a whole number ('\uff11')"),
+        ("fpp.gamma1=none", "fpp.gamma1: must be a number ('none')"),
         ("fpp.gamma1=xx", "fpp.gamma1: must be a number ('xx')"),
         ("fpp.gamma1=nan", "fpp.gamma1: must be a finite number ('nan')"),
         ("fpp.draws=1e400", "fpp.draws: must be a whole number ('1e400')"),
@@ -67,14 +63,8 @@ def test_a_wrong_setting_is_refused_in_one_line_with_its_key(word, line):
 @pytest.mark.parametrize(
     ("build", "line"),
     [
-        (lambda: ANY_ADAPT(optimizer="adam"), "adapt.optimizer: unknown optimizer 'adam', did you mean 'adamw'?"),
         (lambda: AdaptConfig(lr=float("inf")), "adapt.lr: must be a finite number (inf)"),
         (lambda: MeasureConfig(rho=0.0), "measure.rho: must be > 0 (0.0)"),
-        (lambda: ViewConfig(max_area=2.0), "views.max_area: must be <= 1 (2.0)"),
-        (
-            lambda: ANY_TRIAL(precision="half"),
-            "precision: unknown precision 'half'; choose from float32, fp16, released, tf32",
-        ),
         (lambda: FppConfig(align_distance="none", flat_distance="none"), "the loss has no term (fpp.align_distance an"),
     ],
 )
@@ -82,18 +72,6 @@ def test_a_wrong_value_in_python_is_refused_with_its_key(build, line):
     with pytest.raises(InputError) as error:
         build()
     assert str(error.value).startswith(line)
-
-
-def test_values_may_be_written_relative_to_the_default():
-    config = TrialConfig().replace({"fpp.class_var": "x0.1", "fpp.lr": "x2"})
-    assert config.fpp.class_var == pytest.approx(0.002)
-    assert config.fpp.lr == pytest.approx(0.02)
-
-
-def test_only_optional_settings_may_be_none():
-    assert TrialConfig().replace({"fpp.lambda_shifts": "none"}).fpp.lambda_shifts is None
-    with pytest.raises(InputError, match="must be a number"):
-        TrialConfig().replace({"fpp.gamma1": "none"})
 
 
 def test_a_config_is_read_back_from_text_unchanged():
@@ -117,10 +95,3 @@ def test_scaling_of_adaptation_keeps_weight_decay_per_step_and_scales_lengths():
     # ASAM's radius is relative to the size of each coordinate, so it needs no scaling.
     assert config.scaled(2) == dataclasses.replace(config, lr=0.02, weight_decay=0.15, sam_rho=0.2)
     assert MeasureConfig(rho=0.5).scaled(2) == MeasureConfig(rho=1.0)
-
-
-@given(st.integers(1, 200), st.sampled_from(["tpt", "ctpt"]))
-def test_the_key_of_a_config_depends_on_its_values_only(count, method):
-    config = TrialConfig(method=method, views=ViewConfig(count=count))
-    assert keys.config_key(config) == keys.config_key(config.replace({}))
-    assert keys.config_key(config) != keys.config_key(config.replace({"views.count": count + 1}))

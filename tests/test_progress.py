@@ -1,10 +1,8 @@
 """Progress on a terminal and in a log."""
 
 import io
-import os
 import re
 
-from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec.progress import Bar, Screen
 
 
@@ -51,16 +49,6 @@ def test_a_terminal_gets_one_line_that_is_refreshed_ten_times_a_second_at_most()
     assert shown[-1] == "features: 1000/1000 images in 10 s, 100.0/s\n"
 
 
-def test_a_terminal_line_is_no_longer_than_the_terminal(monkeypatch):
-    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((20, 30)))
-    stream = Terminal()
-    stream.fileno = lambda: 1
-    *refreshed, last = successive_screens(run_bar(stream, 100, 0.05))
-    assert len(refreshed) > 10
-    assert max(len(state) for state in refreshed) == 20  # 18 letters, a newline included, and a free last column
-    assert last.startswith("features: 100/100 images in 5 s")  # the last line stays on the screen, so it is not cut
-
-
 def test_quick_work_leaves_no_output():
     assert run_bar(io.StringIO(), 10, 0.5) == ""
     assert run_bar(Terminal(), 10, 0.05).endswith("\033[1F\033[J")
@@ -84,13 +72,6 @@ def test_cached_items_count_as_done_but_not_for_the_rate():
     assert (bar.done, bar.rate, bar.remaining) == (90, 2.0, 5.0)
 
 
-def test_without_work_there_is_no_rate_and_no_output():
-    bar = Bar("features", 100, stream=io.StringIO())
-    bar.add_cached(100)
-    assert (bar.rate, bar.remaining) == (0.0, None)
-    bar.close()
-
-
 def test_a_note_is_on_a_separate_line_above_the_bar():
     stream = Terminal()
     clock = Clock()
@@ -103,17 +84,6 @@ def test_a_note_is_on_a_separate_line_above_the_bar():
         "a shard is damaged\nfeatures: 1/10 images, 1.0/s, 9 s left\n",
         "bad\\x1b[2J\nfeatures: 1/10 images, 1.0/s, 9 s left\n",
     ]
-
-
-def test_wide_letters_count_as_two_columns(monkeypatch):
-    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((20, 30)))
-    stream = Terminal()
-    stream.fileno = lambda: 1
-    screen = Screen(stream)
-    screen.draw(block=["字" * 30])
-    assert successive_screens(stream.getvalue()) == ["字" * 9 + "…\n"]
-    table = Table.of_strings(["data", "acc"], [["花", "1.0"]])
-    assert to_text(table, width=1000).splitlines() == ["data  acc", "花    1.0"]
 
 
 def test_only_terminals_that_allow_it_get_colours(monkeypatch):

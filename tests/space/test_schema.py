@@ -10,7 +10,7 @@ from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.params import PARAM_KEYS
 from fpp_sweep.space.reading import load_space, parse_space
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import BASELINES, Search, Work
+from fpp_sweep.space.work import Search, Work
 from fpp_sweep.space.yamlfile import parse, read
 from fpp_sweep.spec.config import PRESETS
 from fpp_sweep.spec.errors import InputError
@@ -114,11 +114,6 @@ def test_the_document_lists_exactly_the_keys_that_exist():
             if path.partition(".")[0] == key:
                 expected += [f"{path}.{name}" for name in names]
     assert re.findall(r"^\| `([\w.*]+)` \|", DOCUMENT, flags=re.M) == expected
-
-
-def test_the_document_names_every_baseline():
-    (row,) = re.findall(r"^\| `work.baselines` \|.*", DOCUMENT, flags=re.M)
-    assert [name for name in re.findall(r"`(\w+)`", row) if name in BASELINES] == list(BASELINES)
 
 
 def test_the_examples_of_the_document_are_valid():

@@ -6,16 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.published import published_points
 from fpp_sweep.space.reading import load_space, parse_space, space_of
 from fpp_sweep.space.work import BASELINES, Search, Work
-from fpp_sweep.spec import config
-from fpp_sweep.spec.catalogue import COMPARED, METHODS
+from fpp_sweep.spec.catalogue import COMPARED
 from fpp_sweep.spec.config import PRESETS, TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
 
@@ -58,26 +55,10 @@ def test_a_value_is_not_checked_against_the_base_of_a_setting_that_is_searched(s
     assert [param.choices for param in space.params] == [(0.1, 0.3), (0.4, 1.0)]
 
 
-def test_a_parameter_has_the_kind_of_its_setting():
-    space = read_space(
-        "params: {fpp.draws: {low: 1, high: 9, step: 2}, fpp.lambda_shifts: {low: 0, high: 2},"
-        " fpp.noise_shared: [on, off]}"
-    )
-    assert [(param.kind, param.step) for param in space.params] == [("int", 2), ("float", None), ("choice", None)]
-    assert space.params[2].choices == (True, False)
-    assert isinstance(space.params[0].low, int)
-
-
 def test_bounds_and_choices_may_be_relative_to_the_default():
     space = read_space("params: {fpp.class_var: {low: x0.1, high: 1}, fpp.context_var: [x1, x2]}")
     assert space.params[0].low == pytest.approx(0.002)
     assert space.params[1].choices == (0.005, 0.01)
-
-
-def test_none_is_a_choice_of_an_optional_setting():
-    base = "base: {method: ctpt}\n"
-    assert read_space(base + "params: {adapt.penalty_weight: [none, 3]}").params[0].choices == (None, 3.0)
-    assert read_space(base + "params: {adapt.penalty_weight: [null, 3]}").params[0].choices == (None, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -129,21 +110,6 @@ def test_the_preset_follows_the_model_unless_it_is_named():
     assert read_space(RANGE, "preset=paper").start() == preset("paper")
 
 
-def test_default_datasets_depend_on_the_data():
-    assert read_space(RANGE, "work.data_root=/data").work.datasets == ("fine_grained",)
-    assert read_space(RANGE, "work.dataset_file=mine.yaml").work.datasets == ()
-    assert read_space(RANGE, "work.dataset_file=mine.yaml", "work.datasets=[dtd]").work.datasets == ("dtd",)
-
-
-def test_parents_come_before_their_children_and_decide_whether_they_exist():
-    space = read_space("params: {adapt.penalty_weight: {low: 1, high: 9, when: {method: otpt}}, method: [tpt, otpt]}")
-    assert [param.key for param in space.params] == ["method", "adapt.penalty_weight"]
-    child = space.params[1]
-    assert child.exists({"method": "otpt"})
-    assert not child.exists({"method": "tpt"})
-    assert not child.exists({})  # the parent does not exist either
-
-
 def test_a_parameter_exists_if_all_of_its_conditions_hold():
     space = read_space(
         "params: {method: [tpt, otpt], fpp.noise_shared: [on, off],"
@@ -157,16 +123,6 @@ def test_a_parameter_exists_if_all_of_its_conditions_hold():
         {"method": "otpt"},
     ):
         assert not child.exists(values)
-
-
-def test_a_range_includes_both_ends():
-    space = read_space(RANGE + "points: [{fpp.gamma1: 0.1}, {fpp.gamma1: 10}]")
-    assert space.points == ({"fpp.gamma1": 0.1}, {"fpp.gamma1": 10.0})
-
-
-def test_a_constraint_may_require_one_value():
-    (only,) = read_space(RANGE + "constraints: [{metric: ece, at_least: 2, at_most: 2}]").constraints
-    assert [only.violation(value) for value in (1, 2, 3)] == [1, 0, 1]
 
 
 def test_the_goal_is_that_of_the_metric():
@@ -190,11 +146,6 @@ def test_the_violation_of_a_constraint_is_its_excess():
     assert relative.violation(74.05, 74.5501) > 0
     with pytest.raises(InputError, match="constraint b: baseline zero_shot has no accuracy"):
         relative.violation(61)
-
-
-def test_the_name_of_a_constraint_has_its_metric_and_baseline():
-    text = "constraints: [{metric: accuracy, at_least: 0, baseline: tpt}, {metric: ece/dtd, at_most: 9}]\n" + RANGE
-    assert [constraint.name for constraint in read_space(text).constraints] == ["accuracy_vs_tpt", "ece_dtd"]
 
 
 @pytest.mark.parametrize(
@@ -264,13 +215,6 @@ def test_users_points_come_first_then_the_codes_and_the_papers():
     assert space.notes() == []
 
 
-def test_a_partial_point_does_not_replace_a_similar_full_point():
-    space = read_space(
-        "points: [{fpp.gamma1: 1}]\nparams: {fpp.gamma1: {low: 0, high: 3}, fpp.gamma2: {low: 0.1, high: 20}}"
-    )
-    assert [origin for origin, _ in space.first_points()] == ["point", "code", "paper"]
-
-
 def test_a_partial_point_does_not_replace_a_point_of_a_grid():
     space = read_space(
         "points: [{method: tpt}]\ngrid: [{method: [tpt, otpt], fpp.gamma2: [0.15, 15]}]\nbase: {fpp.gamma1: 2}\n"
@@ -310,10 +254,6 @@ def test_a_published_point_outside_the_space_is_reported_and_not_tried():
     )
 
 
-def test_equal_points_of_code_and_paper_run_once():
-    assert [origin for origin, _ in read_space(RANGE).first_points()] == ["code"]
-
-
 def test_the_queue_of_a_grid_has_each_config_once():
     space = read_space("points: [{fpp.gamma2: 3}]\ngrid: [{fpp.gamma2: [0.15, 15, 3]}]")
     assert [(origin, point["fpp.gamma2"]) for origin, point in space.queue()] == [
@@ -348,49 +288,24 @@ def test_baselines_adapt_like_trials_and_pretrain_as_published():
     assert list(read_space(RANGE, "work.baselines=[tpt]").baselines()) == ["tpt"]
 
 
-@st.composite
-def spaces(draw):
-    """Draw the documents of valid spaces."""
-    params = draw(
-        st.fixed_dictionaries(
-            {"method": st.lists(st.sampled_from(list(METHODS)), min_size=1, unique=True)},
-            optional={
-                "fpp.gamma1": st.just({"low": 0.1, "high": draw(st.floats(0.2, 1e6)), "log": draw(st.booleans())}),
-                "fpp.draws": st.just({"low": 1, "high": 9, "step": draw(st.sampled_from([1, 2, 4]))}),
-                "fpp.class_var": st.just(["x0.1", "x1", 3]),
-                "adapt.penalty_weight": st.just({"choices": [None, 1, 2]}),
-                "anchor_prompt": st.lists(st.text("abc e1-:'#", min_size=1).map("x".__add__), min_size=1, unique=True),
-            },
-        )
-    )
-    if "ctpt" not in params["method"]:
-        params["method"].append("ctpt")  # a method that reads all of these settings
-    if "adapt.penalty_weight" in params and draw(st.booleans()):
-        params["adapt.penalty_weight"]["when"] = {"method": params["method"][0]}
-    document = {"params": params, "search": {"seed": draw(st.integers(0, 9))}}
-    if draw(st.booleans()):
-        document["search"]["wall_clock"] = draw(st.sampled_from(["5m", 30, 1.5]))
-    if draw(st.booleans()):
-        document["search"]["max_failures"] = None
-    if draw(st.booleans()):
-        document["base"] = {"fpp.steps": draw(st.integers(0, 9)), "fpp.start_std": "x2"}
-    if draw(st.booleans()) and params.keys() <= {"method", "adapt.penalty_weight"}:  # the others are FPP's
-        document.setdefault("base", {})["prompt"] = "1e-3 on"
-    if draw(st.booleans()):
-        document["constraints"] = [{"metric": "accuracy", "at_least": -0.5, "baseline": "tpt"}]
-    if draw(st.booleans()):
-        document["points"] = [{"method": params["method"][-1]}]
-    if draw(st.booleans()):
-        document["objectives"] = ["nll", {"metric": "ece/dtd", "reference": draw(st.floats(0, 1e9))}]
-    return document
+EVERY_PART = """
+base: {fpp.steps: 3, fpp.start_std: x2, prompt: fpp}
+params:
+  method: [tpt, ctpt]
+  fpp.gamma1: {low: 0.1, high: 3, log: true}
+  fpp.draws: {low: 1, high: 9, step: 4}
+  anchor_prompt: [1e-3 on, 'a: b #']
+  adapt.penalty_weight: {choices: [none, 2], when: {method: ctpt}}
+search: {wall_clock: 5m, max_failures: none, margin: {ece: 2}}
+constraints: [{metric: accuracy, at_least: -0.5, baseline: tpt}]
+points: [{method: ctpt}]
+objectives: [nll, {metric: ece/dtd, reference: 3}]
+"""
 
 
-@given(spaces())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_a_space_equals_the_space_of_its_plain_values(document):
-    space = read_space(json.dumps(document))
-    assert space_of(json.loads(json.dumps(space.plain())), "sweep.json") == space
-    assert read_space(json.dumps(space.plain())) == space
+def test_a_space_equals_the_space_of_its_plain_values():
+    space = read_space(EVERY_PART)
+    assert read_space(json.dumps(space.plain())) == space_of(space.plain(), "sweep.json") == space
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -398,7 +313,3 @@ def test_a_shipped_space_equals_the_space_of_its_plain_values(path):
     space = load_space(path)
     assert space_of(json.loads(json.dumps(space.plain())), "sweep.json") == space
     assert pickle.loads(pickle.dumps(space)) == space
-
-
-def test_the_settings_are_the_fields_of_a_config():
-    assert list(config.settings()) == list(TrialConfig().flat())

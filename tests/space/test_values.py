@@ -72,45 +72,21 @@ def test_a_wrong_value_is_refused_in_python_as_in_a_file(text, line):
 @pytest.mark.parametrize(
     ("make", "line"),
     [
-        (lambda: Search(trials=-5), "search.trials: must be >= 1 (-5)"),
         (lambda: Search(trials=True), "search.trials: must be a whole number (True)"),
         (lambda: Search(trials="3"), "search.trials: must be a whole number ('3')"),
-        (lambda: Search(trials=2**32), "search.trials: must be <= 4294967295 (4294967296)"),
         (lambda: Search(gpu_hours=10**400), "search.gpu_hours: must be a number (1000"),
         (lambda: Search(gpu_hours=math.inf), "search.gpu_hours: must be a finite number (inf)"),
-        (lambda: Search(gpu_hours=0), "search.gpu_hours: must be > 0 (0)"),
-        (lambda: Search(sampler="tpee"), "search.sampler: unknown sampler 'tpee', did you mean 'tpe'?"),
         (lambda: Search(sampler=3), "search.sampler: must be one of auto, gp, tpe, nsga2, random, grid (3)"),
         (lambda: Search(finalists=None), "search.finalists: must be a mapping such as {key: value} (nothing)"),
-        (lambda: Search(finalists={"seeds": 0}), "search.finalists.seeds: must be >= 1 (0)"),
         (lambda: Work(seeds=(1, -1)), "work.seeds.1: must be >= 0 (-1)"),
-        (lambda: Work(loaders=-1), "work.loaders: must be >= 0 (-1)"),
         (lambda: Work(cache=" "), "work.cache: must be text (' ')"),
-        (lambda: Work(float32_cache="on"), "work.float32_cache: must be true or false ('on')"),
-        (lambda: Work(on_bad_image="skp"), "work.on_bad_image: unknown on_bad_image 'skp', did you mean 'skip'?"),
-        (lambda: Work(baselines=("tptt",)), "work.baselines.0: unknown baseline 'tptt', did you mean 'tpt'?"),
-        (lambda: Param(key="fpp.gama1", choices=(1,)), "params.fpp.gama1: unknown setting 'fpp.gama1', did you mean"),
         (lambda: Param(key=3, choices=(1,)), "params.3: must be text (3)"),
-        (lambda: Param(key="fpp.draws", low=3, high=3), "params.fpp.draws: low must be < high (3 and 3)"),
         (lambda: Param(key="fpp.draws", choices=()), "params.fpp.draws: needs low, or choices"),
-        (lambda: Param(key="fpp.draws", choices=(1,), low=0), "params.fpp.draws.low: does not go with choices (0)"),
-        (lambda: Param(key="method", choices=("tptt",)), "params.method.choices.0: unknown method 'tptt', did you"),
-        (
-            lambda: Param(key="fpp.draws", choices=(1,), when={"metod": ("tpt",)}),
-            "params.fpp.draws.when.metod: unknown setting 'metod', did you mean 'method'?",
-        ),
-        (lambda: Objective(metric="acuracy"), "metric: unknown metric 'acuracy', did you mean 'accuracy'?"),
-        (lambda: Objective(metric="ece", goal="up"), "goal: unknown goal 'up'; choose from max, min"),
-        (lambda: Constraint(metric="ece"), "needs at_least or at_most"),
-        (lambda: Constraint(**ECE, name="../up"), "name: must be letters, digits, '.', '_' and '-', beginning with a"),
         (lambda: Constraint(**ECE, name="up\n"), "name: must be letters, digits"),
         (lambda: space(params=()), "has neither params nor a grid"),
         (lambda: space(params=(GAMMA, GAMMA)), "params.fpp.gamma1: comes twice; take one out"),
         (lambda: space(base={3: 1}), "base: must have keys that are text"),
-        (lambda: space(base={"fpp.align_distance": "none", "fpp.flat_distance": "none"}), "base: the loss has no term"),
         (lambda: space(base={"views.max_area": 0.01}), "base: views.min_area must be <= views.max_area"),
-        (lambda: space(points=({"fpp.gamma1": 20},)), "points.0.fpp.gamma1: 20 is outside 0.1..10"),
-        (lambda: space(search=Search(sampler="grid")), "params.fpp.gamma1: is a range, which sampler grid cannot run"),
         (lambda: space(params=(), grid=({"fpp.steps": range(9)},)), "grid.0.fpp.steps.0: must be a whole number"),
     ],
 )
@@ -118,19 +94,6 @@ def test_a_wrong_value_in_python_is_refused_with_its_key(make, line):
     with pytest.raises(InputError) as error:
         make()
     assert str(error.value).startswith(line)
-
-
-def test_a_changed_copy_is_checked_again():
-    with pytest.raises(InputError, match=r"^search\.trials: must be >= 1 \(0\)$"):
-        dataclasses.replace(Search(), trials=0)
-    with pytest.raises(InputError, match=r"^points\.0\.fpp\.gamma1: 11 is outside"):
-        dataclasses.replace(space(), points=({"fpp.gamma1": 11},))
-
-
-def test_a_step_that_almost_divides_a_wide_range_is_refused():
-    assert Param(key="fpp.gamma1", low=0, high=100_000, step=1).step == 1
-    with pytest.raises(InputError, match=r"must divide high - low = 100000"):
-        Param(key="fpp.gamma1", low=0, high=100_000.00005, step=1)
 
 
 def test_values_are_converted_as_in_a_file():
@@ -154,12 +117,6 @@ def test_values_are_converted_as_in_a_file():
 )
 def test_durations_have_units_or_are_seconds(written, seconds):
     assert Search(wall_clock=written).wall_clock == seconds
-
-
-@pytest.mark.parametrize("written", ["5", "5 minutes", "m", "-5m", "0s", 0, -1, True, None, math.nan, math.inf, []])
-def test_a_bad_duration_is_refused(written):
-    with pytest.raises(InputError, match=r"^work\.task_timeout: must be"):
-        Work(task_timeout=written)
 
 
 def test_a_pickled_error_keeps_its_key():
