@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -45,18 +46,13 @@ MIN_MAPPED_IMAGES = 50  # images that the fit of a post-hoc map, or of conformal
 DEFAULT_TRIALS = 16  # if no budget is given
 DEFAULT_SAMPLER: Sampler = "auto"
 
-NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "notify")  # keys of `search`
+NEED_RAY = ("search.wall_clock", "search.gpu_hours", "search.concurrency", "search.notify", "work.task_timeout")
 
 
-def _preset_names() -> list[str]:
-    return ["auto", *PRESETS]
-
-
-def _check_preset(value: Any) -> str:
-    return known_name("preset", value, _preset_names())
-
-
-PresetName = Annotated[str, BeforeValidator(_check_preset), WithJsonSchema({"enum": _preset_names()})]
+PRESET_NAMES = ["auto", *PRESETS]
+PresetName = Annotated[
+    str, BeforeValidator(partial(known_name, "preset", names=PRESET_NAMES)), WithJsonSchema({"enum": PRESET_NAMES})
+]
 
 
 class QueuedPoint(NamedTuple):
@@ -446,14 +442,11 @@ class Space:
             require(sampler == "grid", f"sampler {sampler} needs workers on Ray; give --workers")
         with at_key("work.baselines"):
             require(not self.work.baselines, "baselines need workers on Ray; give --workers")
-        defaults = Search()
         for key in NEED_RAY:
-            is_default = getattr(self.search, key) == getattr(defaults, key)
-            with at_key(f"search.{key}"):
-                require(is_default, "needs workers on Ray; give --workers, or leave the key out")
-        with at_key("work.task_timeout"):
-            is_default = self.work.task_timeout == Work().task_timeout
-            require(is_default, "needs workers on Ray; give --workers, or leave the key out")
+            part, _, name = key.partition(".")
+            section = getattr(self, part)
+            is_default = getattr(section, name) == getattr(type(section)(), name)
+            require(is_default, "needs workers on Ray; give --workers, or leave the key out", key)
 
     def plain(self) -> dict[str, Any]:
         """Return plain values from which `space_of`, or `parse_space` on their YAML, makes this space again.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -33,6 +34,8 @@ DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial 
 EMBEDDED_GATE = 0.4  # `search.gate` of the embedded model (studies/gate.md)
 MIN_SHARE = 0.01  # smallest share of a CPU or GPU; a machine's cores are hundreds of these
 NO_MAP = "none"  # in `work.posthoc`: the method's own probabilities
+MAPS = [NO_MAP, *catalogue.POSTHOC]
+COLUMNS = [*catalogue.COLUMNS, *catalogue.CONFORMAL]
 MAX_PROCESSES = 1024  # or threads; more is a slip that stops a machine
 MAX_INTEGER = 2**32 - 1  # NumPy takes no larger seed
 MAX_SECONDS = 1e9  # 30 years; Python waits 9.2e9 s at most
@@ -70,22 +73,6 @@ def _check_device(value: Any) -> Any:
 
 def _check_baseline(value: Any) -> Any:
     return known_name("baseline", value, baseline_names(catalogue.METHODS), baseline_names(catalogue.listed_methods()))
-
-
-def _check_column(value: Any) -> Any:
-    return known_name("column", value, _column_names())
-
-
-def _column_names() -> list[str]:
-    return [*catalogue.COLUMNS, *catalogue.CONFORMAL]
-
-
-def _check_posthoc(value: Any) -> Any:
-    return known_name("post-hoc map", value, _posthoc_names())
-
-
-def _posthoc_names() -> list[str]:
-    return [NO_MAP, *catalogue.POSTHOC]
 
 
 def _check_margins(value: Any) -> Any:
@@ -159,8 +146,10 @@ Above0 = Annotated[float, Field(gt=0, le=MAX_NUMBER)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS), BeforeValidator(_to_seconds), WithJsonSchema(_seconds_schema())]
 Device = Annotated[str, BeforeValidator(_check_device), WithJsonSchema({"type": "string", "pattern": f"^{_DEVICE}$"})]
 Baseline = Annotated[str, BeforeValidator(_check_baseline), WithJsonSchema({"enum": baseline_names(catalogue.METHODS)})]
-Posthoc = Annotated[str, BeforeValidator(_check_posthoc), WithJsonSchema({"enum": _posthoc_names()})]
-Column = Annotated[str, BeforeValidator(_check_column), WithJsonSchema({"enum": _column_names()})]
+_check_map = partial(known_name, "post-hoc map", names=MAPS)
+Posthoc = Annotated[str, BeforeValidator(_check_map), WithJsonSchema({"enum": MAPS})]
+_check_column = partial(known_name, "column", names=COLUMNS)
+Column = Annotated[str, BeforeValidator(_check_column), WithJsonSchema({"enum": COLUMNS})]
 
 # ------------------------------------------------------------ names of metrics
 
@@ -177,11 +166,11 @@ def check_metric(value: Any) -> Any:
         require(row.of_dataset, f"{row.name} is a metric of a whole trial, not of a dataset ({shown(value)})")
         require(dataset.strip(), f"a dataset is missing after '/' ({shown(value)})")
     if "@" in value:
-        _check_posthoc_of(value, row)
+        _check_posthoc(value, row)
     return value
 
 
-def _check_posthoc_of(value: str, row: catalogue.MetricRow) -> None:
+def _check_posthoc(value: str, row: catalogue.MetricRow) -> None:
     """Check a metric that is measured after a post-hoc map, such as `ece@temperature_val`."""
     posthoc = catalogue.parts_of(value).posthoc
     require(posthoc, f"a post-hoc map is missing after '@' ({shown(value)})")
