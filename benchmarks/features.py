@@ -30,8 +30,7 @@ from fpp_sweep.core.compute import computing
 from fpp_sweep.core.datasets import Dataset, FileImages, open_dataset
 from fpp_sweep.core.images.features import BATCH, FeatureCache
 from fpp_sweep.core.images.views import sample_rng
-from fpp_sweep.core.models.clip import Clip, Preprocess, shorten_last_block
-from fpp_sweep.core.models.load import load
+from fpp_sweep.core.models.clip import Clip, Preprocess, load, shorten_last_block
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.progress import time_shares
 from tests.kit.views import make_views

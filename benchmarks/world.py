@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fpp_sweep.core.compute import MemoryBudget
 from fpp_sweep.core.methods import TextModel
-from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.texts import ClassTexts
 from fpp_sweep.core.text.tower import TextTower
 from tests.reference.naive import NaiveText, random_views, random_weights
 
@@ -137,7 +137,7 @@ def tokenised() -> dict[str, Any]:
     """Return the contents of the file, computed by open_clip's tokenizer."""
     # imported here because they load open_clip, which readers of the file do not need
     from fpp_sweep.core.datasets import imagenet_classes
-    from fpp_sweep.core.models.load import BpeTokenizer
+    from fpp_sweep.core.models.clip import BpeTokenizer
 
     tokenizer = BpeTokenizer()
 

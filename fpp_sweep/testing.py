@@ -27,8 +27,7 @@ from torch import Tensor
 
 from fpp_sweep.core.methods import TextModel, build_method
 from fpp_sweep.core.metrics import Predictions
-from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.models.load import load
+from fpp_sweep.core.models.clip import Clip, load
 from fpp_sweep.core.models.names import EMBEDDED
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.records.records import TrialRecord, trial_name

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from fpp_sweep.checks.findings import Finding
-from fpp_sweep.core.datasets.files import read_text
+from fpp_sweep.core.datasets.dataset import read_text
 from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES
 

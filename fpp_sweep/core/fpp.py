@@ -19,8 +19,8 @@ from torch import Tensor
 
 from fpp_sweep.core.compute import loss_scale
 from fpp_sweep.core.optim import AdamState, adamw
-from fpp_sweep.core.text.classes import Noise
 from fpp_sweep.core.text.texts import Texts
+from fpp_sweep.core.text.tower import Noise
 from fpp_sweep.spec.config import Distance, FppConfig, TermDistance
 
 # share and least number of steps after which the drift tells collapsed prompts from others (studies/gate.md)

@@ -13,8 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fpp_sweep.core.models.checkpoints import read_tensors
-from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.models.clip import Clip, read_tensors
 from fpp_sweep.spec.config import is_file_name
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import safetensors_metadata, user_path

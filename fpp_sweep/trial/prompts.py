@@ -16,7 +16,7 @@ from typing import Any
 
 from fpp_sweep.core.compute import torch_generator
 from fpp_sweep.core.datasets import Dataset, imagenet_classes
-from fpp_sweep.core.datasets.open_clip_lists import templates as open_clip_templates
+from fpp_sweep.core.datasets.imagenet import templates as open_clip_templates
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.models.clip import Clip

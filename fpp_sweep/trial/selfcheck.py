@@ -24,8 +24,7 @@ from fpp_sweep.core.compute import choose_device, computing, require_precision_s
 from fpp_sweep.core.datasets import Dataset, open_dataset
 from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.images.views import as_tower_input
-from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.models.load import load
+from fpp_sweep.core.models.clip import Clip, load
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import preset

@@ -30,8 +30,7 @@ from fpp_sweep.core.compute import (
 )
 from fpp_sweep.core.datasets import Dataset, custom_datasets, expand, open_dataset
 from fpp_sweep.core.images.features import FeatureCache, Features
-from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.models.load import load
+from fpp_sweep.core.models.clip import Clip, load
 from fpp_sweep.core.prompt import Prompt, from_bytes, open_prompt, prompt_bytes
 from fpp_sweep.spec import keys, plugins
 from fpp_sweep.spec.errors import ChangedDataError, InputError, MachineError

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from fpp_sweep.core.fpp import cosine_rate, distance, draw_noise, draw_start, pretrain
-from fpp_sweep.core.text.classes import Noise
-from fpp_sweep.core.text.tower import TextTower
+from fpp_sweep.core.text.tower import Noise, TextTower
 from fpp_sweep.spec.config import FppConfig
 from tests.kit.texts import CLASSES, MAPLE, twins
 from tests.reference import naive

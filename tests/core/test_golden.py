@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from fpp_sweep.core.fpp import pretrain
 from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.penalties import dispersion, orthogonality
-from fpp_sweep.core.text.classes import Noise
+from fpp_sweep.core.text.tower import Noise
 from fpp_sweep.spec.config import AdaptConfig, FppConfig
 from tests.golden import load
 from tests.golden.tower import text_model

@@ -8,10 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from fpp_sweep.core.methods import build_method
-from fpp_sweep.core.models.clip import Preprocess
-from fpp_sweep.core.models.load import BpeTokenizer, make_clip
+from fpp_sweep.core.models.clip import BpeTokenizer, Preprocess, make_clip
 from fpp_sweep.core.prompt import from_bytes, open_prompt, prompt_bytes
-from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.texts import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig
 from fpp_sweep.spec.errors import InputError
 from tests.golden import FOLDER, load

@@ -9,7 +9,7 @@ from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.gradients import ByJacobian
 from fpp_sweep.core.methods.penalties import squared_orthogonality
 from fpp_sweep.core.optim import unit
-from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.texts import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig
 from tests.kit.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, REG_ENT, SAM, TPT
 from tests.kit.texts import twins

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import torch
 
 from fpp_sweep.core.methods import TextModel
-from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.texts import ClassTexts
 from fpp_sweep.core.text.tower import TextTower
 from tests.golden import HEADS, Golden, load
 

@@ -150,7 +150,7 @@ def save_openai_archive(path: Path, *, seed: int = 0, quick_gelu: bool = True) -
 
 def small_vit(**settings: Any) -> Clip:
     """Return a random CLIP as workers hold one: open_clip's ViT and a text tower of three blocks each."""
-    from fpp_sweep.core.models.load import BpeTokenizer, make_clip  # imports open_clip
+    from fpp_sweep.core.models.clip import BpeTokenizer, make_clip  # imports open_clip
 
     vision, text = {**SMALL_SETTINGS["vision_cfg"], "layers": 3}, {**SMALL_SETTINGS["text_cfg"], "layers": 3}
     model = small_clip(vision_cfg=vision, text_cfg=text, quick_gelu=True, **settings)

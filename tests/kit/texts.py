@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.core.methods import TextModel
-from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.texts import ClassTexts
 from fpp_sweep.core.text.tower import Activation, TextTower
 from tests.kit.models import WordTokenizer
 from tests.reference.naive import NaiveText, prompt_features, random_views, random_weights

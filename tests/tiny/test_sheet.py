@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fpp_sweep.tiny.rendering import CANVAS, Picture, generator, to_pixels
-from fpp_sweep.tiny.scenes import SCENES, paint_scene
+from fpp_sweep.tiny.pictures import SCENES, paint_scene
+from fpp_sweep.tiny.rendering import CANVAS, TEXTURES, Picture, generator, texture_mask, to_pixels
 from fpp_sweep.tiny.shapes import SHAPES, Pose, shape_mask
-from fpp_sweep.tiny.shifts import SHIFTS
-from fpp_sweep.tiny.textures import TEXTURES, texture_mask
-from fpp_sweep.tiny.world import SPLITS, TINY_DATASETS
+from fpp_sweep.tiny.world import SHIFTS, SPLITS, TINY_DATASETS
 from tools.train_tiny import pool
 
 SHEET = Path(__file__).with_name("sheet.png")

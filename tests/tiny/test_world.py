@@ -12,12 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.tiny.pictures import KINDS, Description, is_held_out, paint
+from fpp_sweep.tiny.pictures import KINDS, SCENES, Description, Easel, is_held_out, paint, paint_scene
 from fpp_sweep.tiny.rendering import CANVAS, generator, to_pixels
-from fpp_sweep.tiny.scenes import SCENES, Easel, paint_scene
 from fpp_sweep.tiny.shapes import Pose, shape_mask
-from fpp_sweep.tiny.shifts import IN_TRAINING, SHIFTS, shifted
-from fpp_sweep.tiny.world import DIGIT_SIZES, SPLITS, TINY_DATASETS, PaintedDataset, TinyDataset, handwriting
+from fpp_sweep.tiny.world import (
+    DIGIT_SIZES,
+    IN_TRAINING,
+    SHIFTS,
+    SPLITS,
+    TINY_DATASETS,
+    PaintedDataset,
+    TinyDataset,
+    handwriting,
+    shifted,
+)
 from tools.train_tiny import pool
 from tools.train_tiny.captions import (
     TEMPLATES,

@@ -8,8 +8,7 @@ import torch
 
 from fpp_sweep import doctor
 from fpp_sweep.core.methods.gradients import ByJacobian, first_gradient
-from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.models.load import load
+from fpp_sweep.core.models.clip import Clip, load
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.trial.prompts import prompt_model

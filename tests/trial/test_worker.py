@@ -12,7 +12,7 @@ import torch
 
 from fpp_sweep.core.compute import MemoryBudget
 from fpp_sweep.core.images.features import tower_bytes_per_view
-from fpp_sweep.core.models.load import load
+from fpp_sweep.core.models.clip import load
 from fpp_sweep.core.prompt import from_words, prompt_bytes
 from fpp_sweep.spec import tasks as cutting
 from fpp_sweep.spec.config import TrialConfig

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.tiny.glyphs import DIGITS
 from fpp_sweep.tiny.pictures import (
     COLOUR_NAMES,
     KINDS,
@@ -18,8 +17,8 @@ from fpp_sweep.tiny.pictures import (
     TEXTURE_NAMES,
     Description,
 )
-from fpp_sweep.tiny.rendering import choose
-from fpp_sweep.tiny.textures import PLAIN
+from fpp_sweep.tiny.rendering import PLAIN, choose
+from fpp_sweep.tiny.shapes import DIGITS
 
 CANONICAL = "a photo of a {}."  # the evaluations use this prompt; it is therefore the most frequent one here
 TEMPLATES = (

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.tiny.glyphs import LETTER_NAMES, NUMBER_NAMES
 from fpp_sweep.tiny.pictures import (
     COLOUR_NAMES,
     KINDS,
@@ -24,9 +23,9 @@ from fpp_sweep.tiny.pictures import (
     is_held_out,
     paint,
 )
-from fpp_sweep.tiny.rendering import CANVAS, Picture, choose, generator, to_pixels
-from fpp_sweep.tiny.shifts import IN_TRAINING, shifted
-from fpp_sweep.tiny.textures import PLAIN
+from fpp_sweep.tiny.rendering import CANVAS, PLAIN, Picture, choose, generator, to_pixels
+from fpp_sweep.tiny.shapes import LETTER_NAMES, NUMBER_NAMES
+from fpp_sweep.tiny.world import IN_TRAINING, shifted
 
 CHUNK = 1000  # pictures per message to a worker process
 KIND_SHARES = (0.5, 0.17, 0.22, 0.11)  # shares of objects, textures, glyphs and scenes

@@ -1,14 +1,15 @@
 """Labelled images by name: `open_dataset("dtd", "test", root)`; `catalogue.py` lists every dataset."""
 
 from fpp_sweep.core.datasets.catalogue import DATASETS, GROUPS, expand, resolve
-from fpp_sweep.core.datasets.class_folders import imagenet_classes
-from fpp_sweep.core.datasets.custom import custom_datasets, folder_dataset, read_custom
-from fpp_sweep.core.datasets.dataset import SPLITS, BadImageError, Dataset, Group, ImageSource, fair_order
-from fpp_sweep.core.datasets.files import FileImages
-from fpp_sweep.core.datasets.layout import DatasetSpec, Layout, Listing
+from fpp_sweep.core.datasets.dataset import SPLITS, BadImageError, Dataset, FileImages, Group, ImageSource, fair_order
+from fpp_sweep.core.datasets.imagenet import imagenet_classes
+from fpp_sweep.core.datasets.layouts import DatasetSpec, Layout, Listing
 from fpp_sweep.core.datasets.opening import (
+    custom_datasets,
+    folder_dataset,
     list_split,
     open_dataset,
+    read_custom,
     require_known,
     require_possible_split,
     require_root,

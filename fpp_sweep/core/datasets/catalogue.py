@@ -1,26 +1,71 @@
 """The catalogue of datasets, their groups, and the names that each is known by.
 
 Folders below the data root are named as CoOp names them. A dataset has our name, the papers' abbreviation and the
-official code's id; capitals, hyphens and underscores do not matter.
-"""
+official code's id; capitals, hyphens and underscores do not matter. The embedded datasets are rendered on demand."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
+from importlib import resources
+from pathlib import Path
 
-from fpp_sweep.core.datasets.class_folders import (
-    ImageNetFolders,
+import PIL
+from PIL import Image
+
+from fpp_sweep.core.datasets.imagenet import (
     imagenet_a_classes,
     imagenet_classes,
     imagenet_r_classes,
     imagenet_v2_classes,
 )
-from fpp_sweep.core.datasets.embedded import Embedded
-from fpp_sweep.core.datasets.layout import DatasetSpec
-from fpp_sweep.core.datasets.split_files import Aircraft, SplitJson
+from fpp_sweep.core.datasets.layouts import Aircraft, DatasetSpec, ImageNetFolders, Layout, Listing, SplitJson
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.names import listed_names
+from fpp_sweep.tiny.world import TINY_DATASETS
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded(Layout):
+    """A dataset of `fpp_sweep.tiny.world`, which has no files."""
+
+    name: str
+
+    def read(self, root: Path, split: str) -> Listing:
+        world = TINY_DATASETS[self.name]
+        indices = range(world.sizes[split])
+        return Listing(
+            classes=world.classes,
+            ids=[f"{index:06d}" for index in indices],
+            labels=[world.label(split, index) for index in indices],
+            source=RenderedImages(self.name, split),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedImages:
+    """Images of an embedded dataset; a sample id is the number that the renderer draws an image from."""
+
+    name: str
+    split: str
+
+    def image(self, sample_id: str) -> Image.Image:
+        return Image.fromarray(TINY_DATASETS[self.name].render(self.split, int(sample_id)))
+
+    def fingerprint(self, sample_id: str) -> str:
+        return _renderer_version()
+
+
+@cache
+def _renderer_version() -> str:
+    """Return a hash of the renderer's code and of Pillow's version."""
+    digest = hashlib.sha256(PIL.__version__.encode())
+    for file in sorted(resources.files("fpp_sweep.tiny").iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".py"):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _coop(folder: str, images: str, title: str, test_size: int, *aliases: str) -> DatasetSpec:

@@ -41,7 +41,7 @@ class TextModel:
     """Class texts and the temperature: a classifier of image features for any context.
 
     >>> import torch
-    >>> from fpp_sweep.core.models.load import load
+    >>> from fpp_sweep.core.models.clip import load
     >>> from fpp_sweep.core.text.texts import class_texts
     >>> clip = load("tiny", "cpu")
     >>> texts = class_texts(clip.text, clip.tokenizer, ["circle", "square"])

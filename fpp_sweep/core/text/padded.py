@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fpp_sweep.core.compute import MemoryBudget, run_in_batches, upcast
-from fpp_sweep.core.text.classes import Noise
-from fpp_sweep.core.text.tower import BLOCK_BYTES, MAX_POSITIONS, SAVED_BYTES
+from fpp_sweep.core.text.tower import BLOCK_BYTES, MAX_POSITIONS, SAVED_BYTES, Noise
 from fpp_sweep.spec.errors import InputError
 
 LONGEST_TEXT = 512  # tokens: a text is first read at this length, so that one that is too long is noticed

@@ -36,6 +36,16 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Noise:
+    """J perturbations of the input embeddings, each shared by all classes (C = 1) or drawn per class (C = K)."""
+
+    sos: Tensor  # (J, C, 1, W)
+    context: Tensor  # (J, C, n, W)
+    suffix: Tensor  # (J, C, S, W), by position after the context
+    without_ends: bool = False  # SOS, full stop and EOT are not perturbed
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
     """A residual attention block as four matrices.

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fpp_sweep.core.datasets.class_folders import ClassFolders, divide
+from fpp_sweep.core.datasets.layouts import ClassFolders, divide
 from fpp_sweep.spec.errors import InputError
 from tests.kit.datasets import build_folders, write_image
 
@@ -43,22 +43,15 @@ def test_split_folders_may_have_other_names(tmp_path: Path) -> None:
         ClassFolders(images="images", split_folders={"test": "gone"}).read(tmp_path, "test")
 
 
-@pytest.mark.parametrize(
-    ("folders", "split", "message"),
-    [
-        (
-            ["train/cat", "validation/cat"],
-            "train",
-            r"both 'train' and 'validation'.*`splits`, or rename a class to 'train_'",
-        ),
-        (["test/cat/persian"], "test", r"test/cat is a class .* not the folder 'persian'"),
-    ],
-    ids=["split folders beside class folders", "a folder inside a class"],
-)
-def test_ambiguous_folders_are_refused(tmp_path: Path, folders: list[str], split: str, message: str) -> None:
-    build_folders(tmp_path / "images", folders)
-    with pytest.raises(InputError, match=message):
-        LAYOUT.read(tmp_path, split)
+def test_folders_of_splits_and_classes_side_by_side_are_refused(tmp_path: Path) -> None:
+    build_folders(tmp_path / "images", ["train/cat", "validation/cat"])
+    with pytest.raises(InputError, match=r"both 'train' and 'validation'.*`splits`, or rename a class to 'train_'"):
+        LAYOUT.read(tmp_path, "train")
+
+
+def test_images_in_the_folders_of_a_class_belong_to_it(tmp_path: Path) -> None:
+    build_folders(tmp_path / "images", ["test/cat/persian", "test/cat", "test/dog"], count=1)
+    assert LAYOUT.read(tmp_path, "test").ids == ["test/cat/0.png", "test/cat/persian/0.png", "test/dog/0.png"]
 
 
 def test_a_class_that_is_called_like_a_split_keeps_its_name_behind_an_underscore(tmp_path: Path) -> None:

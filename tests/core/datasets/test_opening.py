@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fpp_sweep.core.datasets import open_dataset
-from fpp_sweep.core.datasets.embedded import RenderedImages
+from fpp_sweep.core.datasets.catalogue import RenderedImages
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tiny.world import TINY_DATASETS
 from tests.kit.datasets import build_coop

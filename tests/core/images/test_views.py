@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from scipy import stats
 from torchvision import transforms
 
-from fpp_sweep.core.images import augmix
+from fpp_sweep.core.images import views as drawing
 from fpp_sweep.core.images.reading import resolve_switches
 from fpp_sweep.core.images.views import centre_crop, is_height_first, random_box, resize_box, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
@@ -176,7 +176,7 @@ def test_if_no_try_fits_the_crop_is_torchvisions_central_crop():
 def test_a_plain_view_has_the_pixels_of_torchvision_for_the_same_box():
     image, count = noise(130, 97), 6
     views = views_of(image, count=count, mix=False, flip=False)
-    rows = sample_rng(0, "dtd", "test", "a.jpg").random((count - 1, CROP_DRAWS + 1 + augmix.N_DRAWS)).tolist()
+    rows = sample_rng(0, "dtd", "test", "a.jpg").random((count - 1, CROP_DRAWS + 1 + drawing.N_DRAWS)).tolist()
     preprocess = Preprocess(size=48)
     finish = transforms.Compose([transforms.ToTensor(), transforms.Normalize(preprocess.mean, preprocess.std)])
     for view, row in zip(views[1:], rows, strict=True):
@@ -209,12 +209,12 @@ def test_depths_operations_levels_and_signs_of_chains_are_uniform(monkeypatch):
 
         return record
 
-    monkeypatch.setattr(augmix, "OPERATIONS", tuple(recorder(index) for index in range(9)))
-    mixing = augmix.plan_mixing(np.random.default_rng(0).random((2000, augmix.N_DRAWS)))
+    monkeypatch.setattr(drawing, "OPERATIONS", tuple(recorder(index) for index in range(9)))
+    mixing = drawing.plan_mixing(np.random.default_rng(0).random((2000, drawing.N_DRAWS)))
     depths: Counter[int] = Counter()
     for operations, levels in zip(mixing.operations.reshape(-1, 3), mixing.levels.reshape(-1, 3), strict=True):
         calls_before = len(calls)
-        augmix.apply_chain(np.zeros((2, 2, 3), np.uint8), operations, levels)
+        drawing.apply_chain(np.zeros((2, 2, 3), np.uint8), operations, levels)
         depths[len(calls) - calls_before] += 1
     assert set(depths) == {1, 2, 3}
     assert stats.chisquare(list(depths.values())).pvalue > 0.01
@@ -230,10 +230,10 @@ def test_shares_have_a_beta_and_weights_a_dirichlet_distribution(monkeypatch):
     black, red, green, blue = (np.zeros((1, 1, 3), np.uint8) for _ in range(4))
     red[..., 0] = green[..., 1] = blue[..., 2] = 200
     images = itertools.cycle([red, green, blue])
-    monkeypatch.setattr(augmix, "apply_chain", lambda pixels, operations, levels: next(images))
-    mixing = augmix.plan_mixing(np.random.default_rng(0).random((3000, augmix.N_DRAWS)))
+    monkeypatch.setattr(drawing, "apply_chain", lambda pixels, operations, levels: next(images))
+    mixing = drawing.plan_mixing(np.random.default_rng(0).random((3000, drawing.N_DRAWS)))
     # each pixel is (1 - m) w, with the share m of the original image and the weights w of the chains
-    coefficients = np.array([mixed[0, 0] / 200 for mixed in augmix.mix_views([black] * 3000, mixing)])
+    coefficients = np.array([mixed[0, 0] / 200 for mixed in drawing.mix_views([black] * 3000, mixing)])
     share_of_chains = coefficients.sum(axis=1)
     weights = coefficients / share_of_chains[:, None]
     assert stats.kstest(share_of_chains, "uniform").pvalue > 0.01  # Beta(1, 1)
@@ -250,14 +250,14 @@ def test_mixing_bytes_equals_mixing_normalised_images():
     def normalised(values):
         return (np.asarray(values, np.float64) / 255 - mean) / std
 
-    rows = np.random.default_rng(0).random((20, augmix.N_DRAWS))
-    mixing = augmix.plan_mixing(rows)
-    for number, mixed in enumerate(augmix.mix_views([pixels] * 20, mixing)):
+    rows = np.random.default_rng(0).random((20, drawing.N_DRAWS))
+    mixing = drawing.plan_mixing(rows)
+    for number, mixed in enumerate(drawing.mix_views([pixels] * 20, mixing)):
         share, exponentials = rows[number, 0], -np.log1p(-rows[number, 1:4])
         weights = exponentials / exponentials.sum()
         mixture = 0
         for weight, operations, levels in zip(weights, mixing.operations[number], mixing.levels[number], strict=True):
-            mixture = mixture + weight * normalised(augmix.apply_chain(pixels, operations, levels))
+            mixture = mixture + weight * normalised(drawing.apply_chain(pixels, operations, levels))
         expected = share * normalised(pixels) + (1 - share) * mixture
         assert np.abs(normalised(mixed) - expected).max() < 2e-6
 
@@ -287,7 +287,7 @@ def with_low_contrast(image):
     return Image.fromarray(pixels)
 
 
-@pytest.mark.parametrize("operation", augmix.OPERATIONS, ids=lambda operation: operation.__name__)
+@pytest.mark.parametrize("operation", drawing.OPERATIONS, ids=lambda operation: operation.__name__)
 @pytest.mark.parametrize("prepare", [lambda image: image, with_low_contrast, lambda image: image.point(lambda _: 0)])
 def test_an_operation_equals_pillows_own_at_224_pixels(operation, prepare):
     image = prepare(noise(224, 224))
@@ -300,7 +300,7 @@ def test_an_operation_equals_pillows_own_at_224_pixels(operation, prepare):
 
 def test_equalizing_an_image_of_few_pixels_equals_pillows():
     image = noise(9, 9)
-    assert np.array_equal(augmix._equalize(np.asarray(image), 0.05), np.asarray(ImageOps.equalize(image)))
+    assert np.array_equal(drawing._equalize(np.asarray(image), 0.05), np.asarray(ImageOps.equalize(image)))
 
 
 def test_translations_scale_with_the_size():
@@ -308,11 +308,11 @@ def test_translations_scale_with_the_size():
 
     def rows_that_stay(size):
         column = np.ones((size, 1, 3), np.uint8)
-        return {augmix._translate_y(column, level)[..., 0].sum() for level in np.linspace(0.01, 0.0999, 50)}
+        return {drawing._translate_y(column, level)[..., 0].sum() for level in np.linspace(0.01, 0.0999, 50)}
 
     assert rows_that_stay(48) == {48, 47}
     assert rows_that_stay(224) == set(range(217, 225))
-    assert np.array_equal(augmix._translate_x(pixels, 0.09)[:, :-1], pixels[:, 1:])
+    assert np.array_equal(drawing._translate_x(pixels, 0.09)[:, :-1], pixels[:, 1:])
 
 
 # --- random streams

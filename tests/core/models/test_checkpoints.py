@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fpp_sweep.core.models.checkpoints import read_tensors
+from fpp_sweep.core.models.clip import read_tensors
 from fpp_sweep.spec.errors import InputError
 
 

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 from fpp_sweep.core.compute import computing
 from fpp_sweep.core.images.features import FeatureCache
-from fpp_sweep.core.models.clip import ClassTokenBlock, Preprocess, shorten_last_block
-from fpp_sweep.core.models.load import digest_weights
+from fpp_sweep.core.models.clip import ClassTokenBlock, Preprocess, digest_weights, shorten_last_block
 from fpp_sweep.spec.config import ViewConfig
 from tests.kit.datasets import painted_dataset
 from tests.kit.models import SMALL_SETTINGS, small_clip, small_vit

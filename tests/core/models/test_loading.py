@@ -18,8 +18,7 @@ from torch.nn import functional as F
 
 from fpp_sweep.core.fpp import draw_noise
 from fpp_sweep.core.methods.gradients import ByBackward, ByJacobian
-from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.models.load import BpeTokenizer, load
+from fpp_sweep.core.models.clip import BpeTokenizer, Clip, load
 from fpp_sweep.core.models.names import ModelSpec, architectures, parse, require_model
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.core.text.padded import PaddedTower

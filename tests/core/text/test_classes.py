@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.text.classes import ClassTexts, Noise
+from fpp_sweep.core.text.texts import ClassTexts
+from fpp_sweep.core.text.tower import Noise
 from fpp_sweep.spec.errors import InputError
 from tests.kit.models import WordTokenizer, random_clip
 from tests.kit.texts import CLASSES, MAPLE, twins

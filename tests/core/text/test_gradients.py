@@ -16,7 +16,7 @@ from fpp_sweep.core.methods.gradients import (
     jacobian_bytes,
     jacobian_cost,
 )
-from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.texts import ClassTexts
 from tests.kit.models import WordTokenizer
 from tests.kit.texts import CLASSES, MAPLE, twins
 from tests.reference import naive

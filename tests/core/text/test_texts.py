@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fpp_sweep.core.datasets.open_clip_lists import templates
-from fpp_sweep.core.models.load import BpeTokenizer
+from fpp_sweep.core.datasets.imagenet import templates
+from fpp_sweep.core.models.clip import BpeTokenizer
 from fpp_sweep.core.text.texts import ensemble_features
 from fpp_sweep.core.text.tower import TextTower
 from fpp_sweep.spec.errors import InputError

@@ -1,4 +1,4 @@
-"""Lists that open_clip has: names of ImageNet's classes, and templates for zero-shot classification."""
+"""Lists that installed packages have: names of the classes of ImageNet and its shifts, and templates."""
 
 from __future__ import annotations
 
@@ -43,3 +43,38 @@ def installed_file(package: str, path: str) -> Path:
     if spec is None or spec.origin is None:
         raise InputError(f"class names and templates of ImageNet need the package {package}, which is not installed")
     return Path(spec.origin).parent / path
+
+
+@cache
+def imagenet_classes() -> dict[str, str]:
+    """Return the name that OpenAI's prompts use for each WordNet id, in the order of labels."""
+    return dict(zip(_timm_lines("imagenet_synsets"), openai_names(), strict=True))
+
+
+@cache
+def imagenet_v2_classes() -> dict[str, str]:
+    """Return names by folder of ImageNet-V2: labels in decimal, sorted as text (0, 1, 10, 100, 101, ...)."""
+    names = openai_names()
+    folders = sorted(str(label) for label in range(len(names)))
+    return {folder: names[int(folder)] for folder in folders}
+
+
+@cache
+def imagenet_a_classes() -> dict[str, str]:
+    """Return the 200 classes of ImageNet-A."""
+    return _subset("imagenet_a_indices")
+
+
+@cache
+def imagenet_r_classes() -> dict[str, str]:
+    """Return the 200 classes of ImageNet-R."""
+    return _subset("imagenet_r_indices")
+
+
+def _subset(indices: str) -> dict[str, str]:
+    classes = list(imagenet_classes().items())
+    return dict(classes[int(index)] for index in _timm_lines(indices))
+
+
+def _timm_lines(name: str) -> list[str]:
+    return installed_file("timm", f"data/_info/{name}.txt").read_text(encoding="utf-8").split()
