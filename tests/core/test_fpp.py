@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from fpp_sweep.core.fpp import cosine_rate, distance, draw_noise, draw_start, pretrain
+from fpp_sweep.core.fpp import distance, draw_noise, draw_start, pretrain
 from fpp_sweep.core.text.tower import Noise, TextTower
 from fpp_sweep.spec.config import FppConfig
 from tests.kit.texts import CLASSES, MAPLE, twins
@@ -147,16 +147,6 @@ def test_the_start_is_random_or_the_anchor_prompt():
     assert draw_start(anchor, FppConfig(start="predefined"), torch.Generator()) is anchor
 
 
-def test_the_learning_rate_equals_torchs_cosine_schedule():
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([parameter], lr=0.01)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100, eta_min=1e-4)
-    for step in range(100):
-        assert cosine_rate(step, 100, 0.01, 1e-4) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6)
-        optimizer.step()
-        scheduler.step()
-
-
 def test_pretraining_lowers_the_alignment_of_a_random_start():
     pair = twins()
     config = FppConfig(steps=80, context_var=1e-4, class_var=1e-4)
@@ -165,14 +155,6 @@ def test_pretraining_lowers_the_alignment_of_a_random_start():
     noise = draw_noise(pair.texts, 4, config, generator)
     losses = pretrain(pair.texts, pair.context, config, flatness_weight=1.0, start=start, noise=noise).losses
     assert losses[-1, 0] < 0.5 * losses[0, 0]
-
-
-def test_zero_steps_return_the_start():
-    pair = twins()
-    config = FppConfig(steps=0)
-    learned = pretrain(pair.texts, pair.context, config, flatness_weight=1.0, start=pair.context, noise=iter(()))
-    assert torch.equal(learned.context, pair.context)
-    assert learned.losses.shape == (0, 2)
 
 
 def test_a_loss_that_is_not_finite_raises_with_step_and_values():
@@ -184,12 +166,6 @@ def test_a_loss_that_is_not_finite_raises_with_step_and_values():
         pretrain(
             pair.texts, pair.context, config, flatness_weight=1.0, start=pair.context, noise=iter([good, good, bad])
         )
-
-
-@pytest.mark.parametrize(("kind", "value"), [("squared_l2", 2.0), ("l2", 2**0.5), ("cosine", 1.0)])
-def test_distances_of_orthogonal_unit_vectors(kind, value):
-    first, second = torch.eye(2)
-    assert distance(first, second, kind).item() == pytest.approx(value)
 
 
 @pytest.mark.parametrize("kind", ["squared_l2", "l2", "cosine"])

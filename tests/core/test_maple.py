@@ -1,6 +1,5 @@
 """MaPLe checkpoints: features of their context against numbers of the official code (tests/golden); refused files."""
 
-import pickle
 from functools import cache
 
 import pytest
@@ -14,7 +13,7 @@ from fpp_sweep.core.text.texts import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig
 from fpp_sweep.spec.errors import InputError
 from tests.golden import FOLDER, load
-from tests.kit.models import random_clip, save_maple, small_clip, small_vit
+from tests.kit.models import save_maple, small_clip, small_vit
 from tests.kit.names import TPT
 from tests.kit.texts import MAPLE, twins
 from tests.reference import naive
@@ -135,27 +134,6 @@ def refusal(path):
     return message
 
 
-class FileWriter:
-    """An object that creates a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
-
-
-def test_code_in_a_maple_checkpoint_is_refused_and_not_run(tmp_path):
-    path = save_maple(tmp_path / "m.pth.tar-2")
-    content = torch.load(path, weights_only=True)
-    torch.save({**content, "optimizer": FileWriter(tmp_path / "proof")}, path)
-    assert "refused, reading it would run code" in refusal(path)
-    assert not (tmp_path / "proof").exists()
-    path.write_bytes(pickle.dumps({"state_dict": FileWriter(tmp_path / "proof")}))
-    refusal(path)
-    assert not (tmp_path / "proof").exists()
-
-
 # --- saved prompts
 
 
@@ -167,16 +145,3 @@ def test_a_saved_prompt_keeps_its_context_and_words(tmp_path):
     for saved in (open_prompt(vit(), str(tmp_path / "mine.safetensors")), from_memory):
         assert saved.after == "of a"
         assert saved.digest == prompt.digest
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_the_context_of_a_checkpoint_of_real_size_is_read(tmp_path):
-    types = {"float16": torch.float16, "float32": torch.float32}
-    listed = GOLDEN.settings["official_vit_b16_1000_classes_state_dict"]
-    state = {name: torch.zeros(shape, dtype=types[dtype]) for name, (shape, dtype) in listed.items()}
-    state["prompt_learner.ctx"] += 0.5
-    torch.save({"state_dict": state, "epoch": 2}, tmp_path / "model.pth.tar-2")
-    prompt = open_prompt(random_clip(width=512, heads=8, layers=3), str(tmp_path / "model.pth.tar-2"))
-    assert len(listed) == 312
-    assert prompt.context.shape == (2, 512)

@@ -1,6 +1,5 @@
 """Prompts that are read from words, saved files and CoOp's checkpoints."""
 
-import dataclasses
 import pickle
 import re
 
@@ -74,15 +73,6 @@ def test_a_prompt_of_another_model_is_refused_with_the_reason(tmp_path, options,
     (tmp_path / "p.safetensors").write_bytes(prompt_bytes(from_words(other, "a photo"), other, {}))
     with pytest.raises(InputError, match=message):
         from_file(CLIP, tmp_path / "p.safetensors")
-
-
-def test_a_prompt_belongs_to_weights_and_not_to_the_name_of_a_model(tmp_path):
-    namesake = dataclasses.replace(random_clip(seed=1), name=CLIP.name)
-    renamed = dataclasses.replace(CLIP, name="the same weights under another name")
-    (tmp_path / "p.safetensors").write_bytes(prompt_bytes(from_words(CLIP, "a photo"), CLIP, {}))
-    with pytest.raises(InputError, match="whose weights are not those of random-0"):
-        from_file(namesake, tmp_path / "p.safetensors")
-    assert len(from_file(renamed, tmp_path / "p.safetensors").context) == 2
 
 
 def coop(path, context, **others):

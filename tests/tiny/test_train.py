@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from fpp_sweep.tiny import model as tiny_model
-from fpp_sweep.tiny.pictures import Description
-from fpp_sweep.tiny.rendering import generator
 from fpp_sweep.tiny.world import TINY_DATASETS
-from tools.train_tiny import losses, scoring, training, weights
+from tools.train_tiny import scoring, training, weights
 from tools.train_tiny.__main__ import main
 from tools.train_tiny.recipe import Recipe
 
@@ -86,17 +81,6 @@ def test_class_tokens_start_right_after_the_four_context_tokens(tokenizer):
             assert tokens[5 + len(words)] == tokenizer.encode(".")[0]
 
 
-def test_the_lexicon_encodes_texts_to_the_tokens_of_clips_tokenizer(tokenizer):
-    lexicon, ids = losses.Lexicon(), weights.vocabulary_ids()
-    texts = ["a close-up photo of a zigzagged texture.", "letter q.", "number 3 on a gray background."]
-    for text, row in zip(texts, lexicon.encode(texts, 28), strict=True):
-        expected = tokenizer([text])[0].tolist()
-        count = expected.index(tokenizer.eot_token_id) + 1
-        assert [ids[token] for token in row[:count].tolist()] == expected[:count]
-    with pytest.raises(ValueError, match=r"at most 4: 'a photo of a red star\.'"):
-        lexicon.encode(["a photo of a red star."], 4)
-
-
 # The file.
 
 
@@ -132,13 +116,6 @@ def test_loading_is_repeatable_and_does_not_change_the_global_random_stream(save
     assert not any(parameter.requires_grad for parameter in first.parameters())
 
 
-def test_saving_writes_one_file_and_does_not_change_the_model(untrained, tmp_path):
-    before = untrained.token_embedding.weight.clone()
-    weights.save(untrained, tmp_path / "model.safetensors", {})
-    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
-    assert torch.equal(untrained.token_embedding.weight, before)
-
-
 def test_a_file_lists_its_trained_tokens(saved, tokenizer):
     assert tiny_model.trained_ids(saved) == frozenset(weights.vocabulary_ids())
     assert set(tokenizer.encode("umbrella")) <= tiny_model.trained_ids(saved)
@@ -159,106 +136,6 @@ def test_the_embedding_scale_counts_trained_rows_only(untrained):
 
 
 # The parts of training.
-
-
-def test_features_of_shortened_texts_equal_open_clips(untrained, tokenizer):
-    tokens = tokenizer(["a photo of a red star.", "letter q."])
-    expected = F.normalize(untrained.encode_text(tokens), dim=-1)
-    for length in (9, 16, 77):
-        features = losses.text_features(untrained, tokens[:, :length])
-        assert torch.allclose(features, expected, atol=1e-6)
-
-
-def test_the_learning_rate_warms_up_and_ends_at_zero():
-    recipe = Recipe(steps=1000)
-    rates = [recipe.rate_at(step) for step in range(1000)]
-    assert rates[0] < recipe.rate / 30
-    assert max(rates) == pytest.approx(recipe.rate, rel=0.01)
-    assert rates[-1] < recipe.rate * 1e-4
-    assert rates[60:] == sorted(rates[60:], reverse=True)
-
-
-def test_a_shortened_run_follows_the_cosine_and_then_decays_linearly():
-    whole, cut = Recipe(steps=1000), Recipe(steps=1000, cool_at=400, cool_steps=100)
-    assert cut.total_steps == 500
-    assert [cut.rate_at(step) for step in range(401)] == [whole.rate_at(step) for step in range(401)]
-    assert cut.rate_at(450) == pytest.approx(whole.rate_at(400) / 2)
-    assert cut.rate_at(500) == 0
-
-
-def test_a_run_can_be_shortened_at_a_later_step_only():
-    whole, cut = Recipe(steps=1000), Recipe(steps=1000, cool_at=400)
-    assert cut.is_like(whole, 400)
-    assert not cut.is_like(whole, 401)
-    assert not Recipe(seed=1, steps=1000, cool_at=400).is_like(whole, 400)
-
-
-def test_every_epoch_shows_every_picture_at_most_once():
-    recipe = Recipe(pool=100, batch=30)
-    epoch = np.concatenate([training.batch_indices(recipe, step) for step in range(3)])
-    assert len(set(epoch.tolist())) == 90
-    assert not np.array_equal(training.batch_indices(recipe, 3), epoch[:30])
-
-
-def test_glyphs_and_left_or_right_positions_are_not_mirrored():
-    assert not losses.may_flip(Description(kind="glyph", name="letter a"))
-    assert not losses.may_flip(Description(kind="object", name="star", position="left"))
-    assert losses.may_flip(Description(kind="object", name="star", position="top"))
-
-
-def test_a_crop_shows_its_own_picture():
-    picture = np.zeros((2, 64, 64, 3), np.uint8)
-    picture[:, :, 32:] = 255  # the left half is dark, the right half is bright
-    flippable = np.array([False, False])
-    views = losses.crops(losses.to_unit(picture), flippable, generator(0))
-    assert views.shape == (2, 3, 48, 48)
-    assert (views[..., 0] < 0.1).all()
-    assert (views[..., -1] > 0.9).all()
-
-
-def test_pairs_of_a_batch_come_first_and_are_never_held_out():
-    shown = [Description(kind="object", name=s, colour=c) for c, s in losses.PAIRS[:5]]
-    pairs = losses.choose_pairs(shown, 8, generator(0))
-    assert set(pairs[:5]) == set(losses.PAIRS[:5])
-    assert len(set(pairs)) == 8
-    assert set(pairs) <= set(losses.PAIRS)
-
-
-def test_matching_loss_is_lowest_for_matching_captions():
-    fits = torch.eye(4)
-    good = losses.matching_loss(10 * fits, fits)
-    assert good < 0.01 < losses.matching_loss(10 * fits.roll(1, 0), fits)
-    assert losses.matching_loss(0 * fits, fits).item() == pytest.approx(2 * math.log(4))
-
-
-def test_a_batch_without_targets_has_zero_loss():
-    loss = losses.cross_entropy(torch.randn(3, 5), torch.full((3,), -1))
-    assert loss.item() == 0
-
-
-def test_the_calibration_error_equals_a_naive_loop():
-    rng = np.random.default_rng(0)
-    confidence, correct = rng.random(500), rng.random(500) < 0.6
-    confidence[:2] = 1.0, 0.05  # both are the upper edge of a bin
-    expected = 0.0
-    for k in range(20):
-        inside = (confidence > k / 20) & (confidence <= (k + 1) / 20)
-        if inside.any():
-            gap = abs(correct[inside].mean() - confidence[inside].mean())
-            expected += gap * inside.mean()
-    actual = scoring.expected_calibration_error(confidence, correct)
-    assert actual == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("field", ["steps", "cool_steps", "threads", "batch", "pool"])
-def test_a_recipe_with_a_zero_count_is_refused(field):
-    with pytest.raises(ValueError, match=f"{field} must be >= 1, got 0"):
-        Recipe(**{field: 0})
-
-
-def test_a_batch_larger_than_the_pool_is_refused():
-    with pytest.raises(ValueError, match=r"batch must be <= pool \(10\), got 256"):
-        Recipe(pool=10)
 
 
 # Whole trainings.
@@ -287,13 +164,6 @@ def test_a_repeated_training_and_an_interrupted_one_that_is_resumed_give_the_sam
         train(tiny_recipe, tmp_path / "interrupted")
     monkeypatch.undo()
     assert_same_bits(first, train(tiny_recipe, tmp_path / "interrupted", resume=True))
-
-
-def test_a_checkpoint_of_another_recipe_is_refused(tiny_recipe, tmp_path):
-    train(tiny_recipe, tmp_path)
-    another = Recipe(steps=7, threads=1, pool=96, batch=32, pairs=8, captions=8, warmup=2)
-    with pytest.raises(ValueError, match="made by another recipe"):
-        train(another, tmp_path, resume=True)
 
 
 @pytest.mark.parametrize(

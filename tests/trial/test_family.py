@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.core.datasets import open_dataset
-from fpp_sweep.core.datasets.catalogue import DATASETS
 from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import AdaptConfig, TrialConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.released import keys_without_released_value, released_settings, with_released
+from fpp_sweep.spec.released import keys_without_released_value, with_released
 from fpp_sweep.spec.tasks import EvalTask, views_for
 from fpp_sweep.trial.adapting import make_adapter
 from tests.kit.tasks import evaluation
@@ -51,18 +50,6 @@ def test_a_users_choice_of_augmix_overrides_the_protocol():
         for augmix in ("on", "off"):
             config = TrialConfig(method=method).replace({"views.augmix": augmix})
             assert views_for(config, "shifts").augmix == augmix
-
-
-def test_released_settings_belong_to_known_methods_settings_and_datasets():
-    defaults = TrialConfig().flat()
-    for method, settings in released_settings().items():
-        row = catalogue.METHODS[method]
-        for setting in settings:
-            assert setting.key in defaults
-            assert setting.key.startswith(row.reads), (method, setting.key)
-            assert set(setting.datasets) <= set(DATASETS)
-            if setting.default is not None:
-                assert defaults[setting.key] in (None, "auto")
 
 
 def test_a_released_setting_replaces_only_unset_values():
@@ -116,12 +103,6 @@ def test_the_stream_of_a_method_with_caches_has_no_chosen_number_of_shards(metho
     task = EvalTask(config=config, dataset="dtd", split="test", seed=0, start=0, stop=300)
     with pytest.raises(InputError, match=f"work.shards: method {method} is stateful, so its stream cannot be cut"):
         task.shards(3)
-
-
-def test_sharpness_needs_a_method_that_adapts_the_prompt():
-    with pytest.raises(InputError, match="sharpness cannot be measured of method zero: it leaves the prompt as it is"):
-        catalogue.require_measurable(["zero"], ["sharpness"])
-    catalogue.require_measurable(["rtpt", "atpt", "soc"], ["sharpness"])
 
 
 OUT_OF_BOUNDS = {

@@ -123,29 +123,3 @@ def test_a_damaged_npz_file_is_refused_in_one_line(tmp_path):
     path.with_suffix(".npy").rename(path)
     with pytest.raises(InputError, match="not readable as npz"):
         read_rows(path)
-
-
-def test_a_negative_seed_is_refused(tmp_path):
-    """A file of predictions has its seed in its name, without a sign."""
-    file = tmp_path / "theirs.npz"
-    np.savez(file, id=np.array(["a", "b"]), seed=np.array([0, -1]), logits=np.ones((2, 3)))
-    with pytest.raises(InputError) as refused:
-        read_rows(file)
-    assert str(refused.value) == f"{file}: `seed` must be >= 0 (-1)"
-
-
-def test_a_null_row_of_logits_is_a_row_without_numbers(tmp_path):
-    path = tmp_path / "theirs.parquet"
-    parquet.write_table(pyarrow.table({"id": ["a", "b"], "logits": [[1.0, 2.0], None]}), path)
-    assert np.isnan(read_rows(path).values).tolist() == [[False, False], [True, True]]
-
-
-def test_categories_of_pandas_are_read(tmp_path):
-    path = tmp_path / "theirs.parquet"
-    seeds = pyarrow.array([1, 1]).dictionary_encode()
-    names = pyarrow.array(["x", "x"]).dictionary_encode()
-    columns = {"id": ["a", "b"], "dataset": names, "seed": seeds, "logits": [[1.0, 2.0]] * 2}
-    parquet.write_table(pyarrow.table(columns), path)
-    rows = read_rows(path)
-    assert rows.columns["dataset"].tolist() == ["x", "x"]
-    assert rows.columns["seed"].tolist() == [1, 1]

@@ -14,7 +14,7 @@ from fpp_sweep.spec import catalogue, config, keys, tasks
 from fpp_sweep.spec.config import TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import FeatureKey, TaskKeys
-from fpp_sweep.spec.tasks import BATCH, SHARD, PretrainTask, cost
+from fpp_sweep.spec.tasks import BATCH, SHARD, PretrainTask
 from tests.kit.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, REG_ENT, SAM, TPT, ZERO_SHOT
 from tests.kit.rows import RUNNING_MEAN, registered
 from tests.kit.tasks import KEYS, MODEL, dataset_info, evaluation, keys_of
@@ -230,11 +230,6 @@ def test_the_order_of_the_file_is_part_of_the_key_only_for_streams_in_that_order
         assert len({ours.of(task) for task in others}) == 1
 
 
-def test_the_number_of_the_gpu_is_not_part_of_the_key():
-    one, other = (keys_of(dataset_info(), model=replace(MODEL, device=device)) for device in ("cuda:0", "cuda:1"))
-    assert one.of(WORDS) == other.of(WORDS)
-
-
 @pytest.mark.parametrize(
     ("change", "changed"),
     [
@@ -270,17 +265,6 @@ def test_an_edited_plugin_has_other_keys():
             fresh = replace(KEYS)
             found.append((fresh.of(task), fresh.of_adapter(task)))
     assert not set(found[0]) & set(found[1])
-
-
-def test_keys_of_another_model_do_not_share_cached_digests():
-    ours = replace(KEYS)
-    assert ours.of(WORDS) == ours.of(WORDS)
-    other = replace(ours, model=replace(MODEL, digest="other weights"))
-    assert not {ours.of(WORDS), ours.of(PROMPT), ours.of_adapter(WORDS)} & {
-        other.of(WORDS),
-        other.of(PROMPT),
-        other.of_adapter(WORDS),
-    }
 
 
 def test_methods_views_and_splits_share_a_prompt():
@@ -339,29 +323,6 @@ def test_the_number_of_shards_of_a_stateful_stream_cannot_be_chosen(count):
         evaluation(stop=640, method="running_mean").shards(count)
 
 
-def test_a_stateless_evaluation_needs_at_most_a_pretraining():
-    shard = evaluation(start=64, stop=128, method=CTPT)
-    assert (shard.pretrain, shard.previous, shard.needs) == (None, None, ())
-    shard = replace(shard, config=shard.config.replace({"prompt": "fpp"}))
-    assert shard.needs == (shard.pretrain,) == (PretrainTask(config=shard.config, dataset="dtd", seed=0),)
-    assert shard.pretrain.needs == ()
-
-
-def test_a_title_names_dataset_samples_and_seed():
-    assert evaluation(start=64, stop=128, seed=3).title == "dtd, val samples 64..128, seed 3"
-    assert replace(PROMPT, seed=3).title == "dtd, pretraining, seed 3"
-
-
-def test_larger_work_costs_more():
-    assert cost(evaluation(stop=128), 10) > cost(evaluation(), 10) > cost(evaluation(), 5)
-    assert cost(evaluation(**{"adapt.steps": 2}), 10) > cost(evaluation(), 10)
-    assert cost(evaluation(), 10) > cost(evaluation(method=ZERO_SHOT), 10)
-    buffer = evaluation(method=DYNAPROMPT[TPT])
-    assert cost(evaluation(method=DYNAPROMPT[TPT], **{"adapt.slots": 20}), 10) > cost(buffer, 10) > cost(WORDS, 10)
-    longer = replace(PROMPT, config=PROMPT.config.replace({"fpp.steps": 2000}))
-    assert cost(longer, 10) > cost(PROMPT, 10)
-
-
 def test_importing_tasks_keys_and_the_scheduler_loads_no_torch():
     heavy = {"torch", "ray", "optuna", "mlflow"}
     for modules, refused in (
@@ -382,8 +343,6 @@ def test_the_key_of_a_prompt_file_depends_on_its_content():
     assert before.of_adapter(task) != edited.of_adapter(task)
 
 
-def test_all_seeds_splits_and_shards_of_a_prompt_from_words_share_an_adapter():
-    task = evaluation()
-    assert KEYS.of_adapter(task) == KEYS.of_adapter(evaluation(seed=1, start=64, stop=128))
-    assert KEYS.of_adapter(task) != KEYS.of_adapter(evaluation(**{"adapt.lr": 0.1}))
-    assert KEYS.of_adapter(evaluation(prompt="fpp")) != KEYS.of_adapter(evaluation(prompt="fpp", seed=1))
+def test_the_number_of_the_gpu_is_not_part_of_the_key():
+    one, other = (keys_of(dataset_info(), model=replace(MODEL, device=device)) for device in ("cuda:0", "cuda:1"))
+    assert one.of(WORDS) == other.of(WORDS)

@@ -1,7 +1,6 @@
 """A post-hoc map is fitted on other images than it maps, and changes no predicted class."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,13 +95,6 @@ def test_a_map_keeps_the_class_that_is_predicted_where_two_classes_tie_in_half_p
     assert mapped["dtd", 0].predicted.tolist() == raw.predicted.tolist()
 
 
-def test_folds_depend_on_the_names_of_images_only():
-    ids = [f"image {number}" for number in range(101)]
-    folds = folds_of("dtd", ids)
-    order = np.random.default_rng(0).permutation(101)
-    assert folds_of("dtd", [ids[index] for index in order]).tolist() == folds[order].tolist()
-
-
 def test_a_transferred_temperature_uses_no_label_of_the_dataset_that_it_scales():
     datasets = {
         ("dtd", 0): overconfident_predictions(seed=1),
@@ -131,17 +123,6 @@ def test_a_map_that_finds_no_temperature_reports_it_and_changes_nothing():
     (fit,) = mapped.fits
     assert fit.sentence == f"temperature_oracle, dtd, seed 0: no temperature, so T = 1 ({ALL_RIGHT})"
     np.testing.assert_allclose(mapped.by_map["temperature_oracle"]["dtd", 0].confidence, raw.confidence, rtol=1e-6)
-
-
-def test_a_fold_that_finds_no_temperature_is_reported_alone():
-    """The only wrong images are in the fold 0, so that the other folds are fitted on them and the fold 0 is not."""
-    raw = overconfident_predictions(right=True)
-    in_fold = folds_of("dtd", raw.ids) == 0
-    labels = np.where(in_fold, (raw.labels + 1) % 4, raw.labels)
-    (fit,) = apply_maps(["temperature_val"], {("dtd", 0): replace(raw, labels=labels)}).fits
-    assert fit.sentence == (
-        f"temperature_val, dtd, seed 0: no temperature in 1 of {FOLDS} folds, so T = 1 ({ALL_RIGHT})"
-    )
 
 
 def test_too_few_images_are_refused():
@@ -207,3 +188,10 @@ def test_isotonic_maps_on_validation_are_cross_fitted_by_a_trial(worker, tmp_pat
     fit = fit_isotonic(labelled_logits(part.predictions, folds != 2))
     expected = with_isotonic(part.predictions.columns["logits"][folds == 2].astype(np.float64), fit)
     np.testing.assert_allclose(mapped.confidence[folds == 2], confidences(expected), rtol=1e-6)
+
+
+def test_folds_depend_on_the_names_of_images_only():
+    ids = [f"image {number}" for number in range(101)]
+    folds = folds_of("dtd", ids)
+    order = np.random.default_rng(0).permutation(101)
+    assert folds_of("dtd", [ids[index] for index in order]).tolist() == folds[order].tolist()

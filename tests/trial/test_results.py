@@ -138,22 +138,6 @@ def test_a_pickled_failure_keeps_its_permission_to_retry_elsewhere(error, retry_
 # ------------------------------------------------------------ stores of results
 
 
-def test_a_stored_result_has_no_cost(tmp_path):
-    store = TaskStore(tmp_path)
-    store.put("ab12", RESULT)
-    found = store.get("ab12")
-    assert (found.predictions, found.state) == (RESULT.predictions, RESULT.state)
-    assert found.skipped == RESULT.skipped
-    assert (dict(found.seconds), found.worker_seconds, found.adapters) == ({}, 0.0, ())
-    assert store.get("ab13") is None
-
-
-def test_a_memory_store_returns_its_results():
-    store = MemoryStore()
-    store.put("ab12", RESULT)
-    assert (store.get("ab12"), store.get("ab13")) == (RESULT, None)
-
-
 def only_file(folder):
     (path,) = (entry for entry in folder.rglob("*") if entry.is_file())
     return path
@@ -178,17 +162,6 @@ def test_a_file_with_a_damaged_byte_is_ignored(stored_file, position, flip):
     assert store.get("ab12") is not None
 
 
-@settings(deadline=None, max_examples=40)
-@given(length=st.integers(0, 10**6))
-@example(0)
-@example(32)
-def test_a_truncated_file_is_ignored(stored_file, length):
-    store, path, content = stored_file
-    path.write_bytes(content[: length % len(content)])
-    assert store.get("ab12") is None
-    path.write_bytes(content)
-
-
 @pytest.mark.parametrize("prompt", [b"a prompt", None])
 def test_a_file_under_another_key_is_ignored(tmp_path, prompt):
     store = TaskStore(tmp_path)
@@ -197,12 +170,6 @@ def test_a_file_under_another_key_is_ignored(tmp_path, prompt):
     path.with_name(path.name.replace("ab12", "ab99")).write_bytes(path.read_bytes())
     assert store.get("ab12") is not None
     assert store.get("ab99") is None
-
-
-def test_a_folder_with_the_name_of_a_file_is_ignored(stored_file):
-    store, path, _ = stored_file
-    path.with_name(path.name.replace("ab12", "ab34")).mkdir()
-    assert store.get("ab34") is None
 
 
 def test_a_result_that_cannot_be_written_completely_leaves_no_file(tmp_path, monkeypatch):

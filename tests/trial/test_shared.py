@@ -70,19 +70,6 @@ def test_results_with_skipped_images_are_not_shared(tmp_path, shared):
     assert TaskStore(tmp_path / "other", shared).get(KEY) is None
 
 
-def test_a_full_or_read_only_shared_folder_does_not_disturb_a_sweep(tmp_path):
-    with mounted(tmp_path / "full", "size=64k") as disk:
-        with pytest.raises(OSError, match="No space left"):
-            (disk / "fill").write_bytes(bytes(2**17))
-        store = TaskStore(tmp_path / "one", disk / "cache")
-        store.put(KEY, RESULT)
-        assert store.get(KEY).prompt == RESULT.prompt
-        assert folder_for(disk / "cache", MODEL).name
-    with mounted(tmp_path / "forbidden", "size=64k,ro") as disk:
-        TaskStore(tmp_path / "two", disk / "cache").put(KEY, RESULT)
-        assert TaskStore(tmp_path / "two").get(KEY).prompt == RESULT.prompt
-
-
 def test_a_full_disk_of_the_sweep_is_an_error_and_shared_results_are_still_found(tmp_path, shared):
     TaskStore(tmp_path / "one", shared).put(KEY, RESULT)
     with mounted(tmp_path / "full", "size=64k") as disk:
@@ -92,22 +79,6 @@ def test_a_full_disk_of_the_sweep_is_an_error_and_shared_results_are_still_found
         assert store.get(KEY).prompt == RESULT.prompt  # read from the shared folder: there is no room for a copy
         with pytest.raises(OSError, match="No space left"):
             store.put(KEY, RESULT)
-
-
-def test_a_shared_folder_on_another_disk_holds_copies(tmp_path):
-    with mounted(tmp_path / "disk", "size=1m") as disk:
-        TaskStore(tmp_path / "one", disk / "cache").put(KEY, RESULT)
-        assert TaskStore(tmp_path / "other", disk / "cache").get(KEY).prompt == RESULT.prompt
-        assert file_of(tmp_path / "other", KEY).stat().st_nlink == 1
-
-
-def test_a_result_that_may_only_be_read_is_kept_by_the_sweep(tmp_path):
-    """Its time of use cannot be set, as on a disk that is read-only, or if another user owns the file."""
-    with mounted(tmp_path / "disk", "size=1m") as disk:
-        TaskStore(tmp_path / "one", disk / "cache").put(KEY, RESULT)
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        assert TaskStore(tmp_path / "other", disk / "cache").get(KEY).prompt == RESULT.prompt
-    assert TaskStore(tmp_path / "other").get(KEY).prompt == RESULT.prompt
 
 
 WRITER_PROGRAM = """
@@ -146,11 +117,6 @@ def test_results_of_other_libraries_are_not_found(tmp_path, shared):
     TaskStore(tmp_path / "one", folder_for(shared, here)).put(KEY, RESULT)
     assert TaskStore(tmp_path / "other", folder_for(shared, here)).get(KEY) is not None
     assert TaskStore(tmp_path / "other2", folder_for(shared, there)).get(KEY) is None
-
-
-def test_a_worker_states_its_code_and_libraries(worker):
-    names = [name.partition(" ")[0] for name in worker.model_info().software]
-    assert names == ["code", "torch", "numpy", "pillow", "open_clip"]
 
 
 def test_results_are_marked_with_all_code_that_can_change_them():

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.datasets.catalogue import DATASETS
 from fpp_sweep.core.prompt import from_words, open_prompt
-from fpp_sweep.spec.config import AdaptConfig, TrialConfig
+from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.released import released_templates
 from fpp_sweep.spec.specs import TextSource
@@ -66,11 +66,6 @@ def test_a_file_has_templates_for_all_classes_or_texts_for_each(tmp_path):
     assert texts_by_class(by_class, "x", ["dog", "big_cat"]) == [["it barks", "a pet"], ["a big cat with fur"]]
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
-    templates = write_templates(tmp_path, '\ufeff["a photo of a {}."]')
-    assert texts_by_class(templates, "x", ["cat"]) == [["a photo of a cat."]]
-
-
 WRONG_FILES = {
     "{": "not a readable JSON file",
     '"a photo of a {}."': r'must be a list of texts, such as \["a photo of a {}."\]',
@@ -89,11 +84,6 @@ def test_a_wrong_file_is_refused(tmp_path, content):
     with pytest.raises(InputError, match=WRONG_FILES[content]) as raised:
         texts_by_class(write_templates(tmp_path, content), "x", ["dog", "cat"])
     assert "templates.json" in str(raised.value)
-
-
-def test_unknown_templates_are_refused():
-    with pytest.raises(InputError, match="unknown templates 'opneai', did you mean 'openai'"):
-        AdaptConfig(templates="opneai")
 
 
 def test_a_worker_checks_template_files_against_the_classes(small, tmp_path):

@@ -197,15 +197,6 @@ def test_columns_are_requested_by_the_plan_or_by_a_metric():
     assert requested() == {()}
 
 
-def test_a_metric_gets_the_columns_that_its_row_names(small, tmp_path):
-    plan = plan_of(small)
-    with registered(metric_row()):
-        found, (part,) = run_trial(plan, CONFIGS["words"], "val", inline(small, plan, tmp_path))
-    logits = part.predictions.columns["logits"]
-    largest = torch.from_numpy(logits).topk(2).values
-    assert found.average["margin"] == pytest.approx(float((largest[:, 0] - largest[:, 1]).mean()), rel=1e-5)
-
-
 # ------------------------------------------------------------ the order of tasks, and trials that are stopped
 
 
@@ -245,19 +236,6 @@ def test_a_stopped_trial_keeps_finished_tasks_and_starts_no_others(worker, tmp_p
 
 
 @both_executors
-def test_closing_the_results_cancels_waiting_tasks_and_keeps_running_ones(worker, tmp_path, kind):
-    plan, gate = plan_of(worker, seeds=(0, 1), shards=3), Gate(1)
-    tasks = shards_of(plan, WORDS)
-    with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
-        results = executor.results(tasks, 1)
-        first, _ = next(results)
-        results.close()
-        done = gate.open(executor)
-    assert first == tasks[0]
-    assert done == len(list(tmp_path.rglob("*.task"))) == (1 if kind == "inline" else 2)
-
-
-@both_executors
 def test_a_pretraining_computed_as_an_input_is_charged_when_it_is_requested(small, tmp_path, kind):
     plan = plan_of(small)
     (task,) = plan.tasks(CONFIGS["pretrained"], "val")["digits", 0]
@@ -278,13 +256,6 @@ def shard_with_result(start, stop, *, skipped=0, seed=None):
         rows = pack_predictions(predictions(size, seed=start if seed is None else seed))
     lost = tuple(Skipped(sample_id=f"{start + number}", reason="cut off") for number in range(skipped))
     return evaluation(start=start, stop=stop), TaskResult(predictions=rows, skipped=lost)
-
-
-def test_shards_are_joined_in_order():
-    first, second, third = shard_with_result(0, 64), shard_with_result(64, 128), shard_with_result(128, 130)
-    whole = join_shards([third, first, second], ImageRange(0, 130))
-    parts = [result.read_predictions().ids for _, result in (first, second, third)]
-    assert whole.ids == parts[0] + parts[1] + parts[2]
 
 
 def test_skipped_images_are_left_out_and_counted():
@@ -371,24 +342,6 @@ def test_a_number_of_a_plugin_that_no_record_can_hold_is_named_with_its_dataset(
             summarize([part], [])
     finally:
         plugins.unload(file)
-
-
-@pytest.mark.parametrize("seeds", [(0,), (0, 1), (0, 1, 2)])
-def test_costs_are_means_over_seeds_and_seconds_are_sums(seeds):
-    parts = []
-    for seed in seeds:
-        for name, seconds in (("dtd", 3.0), ("pets", 5.0)):
-            costs = {"adapt": seconds + seed, "features": 1.0}
-            result = DatasetResult(
-                dataset=dataset_info(name), seed=seed, predictions=predictions(20, seed=seed), prompt=None, costs=costs
-            )
-            parts.append(result)
-    done = [TaskResult(seconds={"adapt": 2.0}) for _ in parts]
-    total = summarize(parts, done)
-    mean_seed = sum(seeds) / len(seeds)
-    assert total.costs["dtd"] == pytest.approx({"adapt": 3.0 + mean_seed, "features": 1.0})
-    assert total.costs["pets"] == pytest.approx({"adapt": 5.0 + mean_seed, "features": 1.0})
-    assert total.seconds == {"adapt": 2.0 * len(parts)}
 
 
 # ------------------------------------------------------------ values of objectives

@@ -9,7 +9,6 @@ import pytest
 
 from fpp_sweep.core.datasets import DATASETS, GROUPS, expand
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.tiny.world import TINY_DATASETS
 from tests.kit.datasets import COOP
 
 
@@ -17,12 +16,6 @@ def test_every_dataset_of_the_paper_is_in_the_catalogue() -> None:
     assert set(GROUPS["fine_grained"]) == {"aircraft", *COOP}
     assert GROUPS["imagenet"] == ("imagenet",)
     assert [*GROUPS["natural_shifts"]] == expand("I-A, I-V2, I-R, I-S")
-
-
-def test_embedded_rows_agree_with_the_embedded_world() -> None:
-    assert set(GROUPS["tiny_all"]) == set(TINY_DATASETS) > set(GROUPS["tiny"])
-    for name in GROUPS["tiny"]:
-        assert DATASETS[name].flip == TINY_DATASETS[name].flip
 
 
 def test_only_imagenet_and_embedded_datasets_are_without_augmix() -> None:
@@ -55,11 +48,6 @@ def test_expanding_keeps_the_order_and_drops_duplicates() -> None:
     assert expand(["pets,dtd", "Pets", "digits", "all"])[:3] == ["pets", "dtd", "digits"]
     assert sorted(expand("all")) == sorted(DATASETS)
     assert expand("dtd,") == ["dtd"]
-
-
-def test_custom_datasets_belong_to_the_groups_custom_and_all() -> None:
-    assert expand(["mine", "custom"], ["mine", "yours"]) == ["mine", "yours"]
-    assert expand("all", ["mine"])[-1] == "mine"
 
 
 def test_an_unknown_name_gets_the_nearest_known_name() -> None:

@@ -126,16 +126,6 @@ def test_an_error_in_a_dataset_file_is_one_line_that_names_the_file(tmp_path: Pa
     assert "\n" not in str(refusal.value)
 
 
-def test_nested_anchors_are_refused_before_they_expand(tmp_path: Path) -> None:
-    anchors = "[&a [x, x, x, x, x, x]"
-    for old, new in zip("abcdefghijkl", "bcdefghijklm", strict=True):
-        anchors += f", &{new} [{', '.join([f'*{old}'] * 9)}]"
-    file = write(tmp_path, f"zoo: {{layout: folders, images: {anchors}]}}")
-    with pytest.raises(InputError, match=r"alias \*a is not allowed here") as refusal:
-        read_custom(file)
-    assert len(str(refusal.value)) < 500
-
-
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"dataset file .*none\.yaml does not exist"):
         read_custom(tmp_path / "none.yaml")
@@ -205,13 +195,6 @@ def test_a_folder_that_cannot_be_a_dataset_is_refused(
     with pytest.raises(InputError, match=complaint) as refusal:
         folder_dataset(argument)
     assert "\n" not in str(refusal.value)
-
-
-def test_a_class_may_lack_images_in_a_split(tmp_path: Path) -> None:
-    build_folders(tmp_path, ["train/cat", "train/dog", "test/cat"])
-    (tmp_path / "test/dog").mkdir()
-    name, spec = folder_dataset(f"mine={tmp_path}")
-    assert open_dataset(name, "test", None, {name: spec}).classes == ("cat", "dog")
 
 
 def test_folders_given_by_path_are_added_to_the_datasets_of_the_file(tmp_path: Path) -> None:

@@ -71,12 +71,6 @@ def test_image_paths_are_normalised(tmp_path: Path) -> None:
     assert LAYOUT.read(tmp_path, "test").ids == ["cat/one.jpg"]
 
 
-def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
-    write_split(tmp_path, {}, ("a.jpg",))
-    (tmp_path / "split.json").write_bytes(b'\xef\xbb\xbf{"test": [["a.jpg", 0, "a"]]}')
-    assert LAYOUT.read(tmp_path, "test").labels == [0]
-
-
 @pytest.mark.parametrize(
     ("document", "complaint"),
     [
@@ -149,13 +143,6 @@ def test_missing_images_are_counted_and_two_are_named(tmp_path: Path) -> None:
         open_dataset("caltech101", "test", tmp_path)
 
 
-def test_a_folder_with_the_name_of_an_image_counts_as_missing(tmp_path: Path) -> None:
-    write_split(tmp_path, {"test": [["a.jpg", 0, "a"]]})
-    (tmp_path / "images/a.jpg").mkdir()
-    with pytest.raises(InputError, match="1 of 1 images"):
-        LAYOUT.read(tmp_path, "test")
-
-
 def test_a_missing_image_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "split.json").write_text('{"test": [["a.jpg", 0, "a"]]}')
     with pytest.raises(InputError, match=f"image folder {tmp_path / 'images'} is not there"):
@@ -166,14 +153,6 @@ def test_an_empty_split_is_an_error(tmp_path: Path) -> None:
     build_coop(tmp_path, "dtd", parts={"train": 1, "val": 0, "test": 0})
     with pytest.raises(InputError, match="dtd: the val split is empty"):
         open_dataset("dtd", "val", tmp_path)
-
-
-def test_links_within_the_image_folder_and_a_linked_image_folder_are_accepted(tmp_path: Path) -> None:
-    write_split(tmp_path, {"test": [["b.jpg", 0, "cat"]]}, ("a.jpg",))
-    (tmp_path / "images/b.jpg").symlink_to("a.jpg")
-    (tmp_path / "images").rename(tmp_path / "elsewhere")
-    (tmp_path / "images").symlink_to("elsewhere")
-    assert LAYOUT.read(tmp_path, "test").ids == ["b.jpg"]
 
 
 # --- split files with any content
@@ -238,13 +217,6 @@ def test_an_aircrafts_label_is_the_line_number_of_its_variant(tmp_path: Path, sp
     assert dict(zip(dataset.ids, dataset.labels.tolist(), strict=True)) == expected
 
 
-def test_windows_line_ends_and_blank_lines_are_ignored(tmp_path: Path) -> None:
-    folder = build_aircraft(tmp_path)
-    for file in folder.glob("*.txt"):
-        file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n") + b"\r\n")
-    assert open_dataset("aircraft", "test", tmp_path).classes == AIRCRAFT
-
-
 @pytest.mark.parametrize(
     ("file", "line", "complaint"),
     [
@@ -261,12 +233,4 @@ def test_an_error_in_an_aircraft_list_names_the_line(tmp_path: Path, file: str, 
     with (folder / file).open("a") as text:
         text.write(line + "\n")
     with pytest.raises(InputError, match=complaint):
-        open_dataset("aircraft", "test", tmp_path)
-
-
-@pytest.mark.parametrize("file", ["variants.txt", "images_variant_test.txt"])
-def test_a_missing_aircraft_list_is_named(tmp_path: Path, file: str) -> None:
-    folder = build_aircraft(tmp_path)
-    (folder / file).unlink()
-    with pytest.raises(InputError, match=f"aircraft: split file {folder / file} is not there"):
         open_dataset("aircraft", "test", tmp_path)

@@ -1,7 +1,6 @@
 """Image features: their values, their keys, limited runs, and images that cannot be read."""
 
 import dataclasses
-from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -9,26 +8,12 @@ import pytest
 import torch
 
 from fpp_sweep.core.images.cache import CHUNK, Chunk
-from fpp_sweep.core.images.features import FeatureCache, arithmetic_label
-from fpp_sweep.core.images.reading import Reader
+from fpp_sweep.core.images.features import arithmetic_label
 from fpp_sweep.core.images.views import sample_rng
-from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.keys import FeatureKey
-from fpp_sweep.spec.specs import Precision, StagePrecision
-from tests.core.images.caches import (
-    BAD,
-    CLIP,
-    VIEWS,
-    OnGpu,
-    ShortOfMemory,
-    assert_close,
-    everything,
-    file_states,
-    files,
-    fill,
-)
+from fpp_sweep.spec.specs import Precision
+from tests.core.images.caches import BAD, CLIP, VIEWS, ShortOfMemory, assert_close, everything, file_states, files, fill
 from tests.kit.datasets import Painter, painted_dataset
 from tests.kit.models import random_clip
 from tests.kit.views import make_views
@@ -105,27 +90,6 @@ def test_each_input_of_features_is_part_of_their_key(tmp_path, change):
     assert log.computed == 3
 
 
-def test_every_field_of_a_key_changes_the_entrys_name():
-    key = FeatureKey(**{field.name: 0 for field in dataclasses.fields(FeatureKey)})
-    names = {key.name()}
-    for field in dataclasses.fields(FeatureKey):
-        names.add(dataclasses.replace(key, **{field.name: 1}).name())
-    assert len(names) == 1 + len(dataclasses.fields(FeatureKey))
-
-
-def test_a_new_version_of_views_does_not_use_cached_features(tmp_path, monkeypatch):
-    fill(tmp_path, painted_dataset(3))
-    monkeypatch.setattr("fpp_sweep.core.images.features.FeatureKey", partial(FeatureKey, views_version=keys.VIEWS + 1))
-    assert fill(tmp_path, painted_dataset(3))[1].computed == 3
-
-
-@pytest.mark.parametrize("precision", get_args(StagePrecision))
-def test_features_of_a_gpu_and_a_cpu_have_different_keys(tmp_path, precision):
-    """Their last bits differ: with one key, results would depend on which device computed features first."""
-    cache, reader = FeatureCache(tmp_path), Reader.of(painted_dataset(3), VIEWS, CLIP.preprocess, 0)
-    assert cache._key(CLIP, reader, precision) != cache._key(OnGpu(), reader, precision)
-
-
 def test_features_of_different_precisions_have_different_entries(tmp_path):
     exact, _ = fill(tmp_path, painted_dataset(3), precision="float32")
     half, log = fill(tmp_path, painted_dataset(3), precision="fp16")
@@ -133,13 +97,6 @@ def test_features_of_different_precisions_have_different_entries(tmp_path):
     assert 0 < (everything(half) - everything(exact)).abs().max() < 0.01
     for precision in ("float32", "fp16"):
         assert fill(tmp_path, painted_dataset(3), precision=precision)[1].computed == 0
-
-
-@pytest.mark.parametrize("precision", get_args(Precision))
-def test_the_label_of_arithmetic_has_the_precision_and_the_kind_of_device(precision):
-    devices = [torch.device(name) for name in ("cpu", "cuda", "cuda:1")]
-    labels = [arithmetic_label(precision, device) for device in devices]
-    assert labels == [f"{precision} on cpu", f"{precision} on cuda", f"{precision} on cuda"]
 
 
 @pytest.mark.parametrize("views", [ViewConfig(count=3, augmix="off", flip="on"), ViewConfig(count=3)])
@@ -180,11 +137,6 @@ def test_a_limited_run_gives_the_same_bits_as_a_whole_run(tmp_path):
     for count in (3, 66, 70):
         limited, _ = fill(tmp_path / f"{count}", painted_dataset(75).head(count), exact=True)
         assert torch.equal(everything(limited), everything(at_once)[:count])
-
-
-def test_the_size_of_batches_changes_rounding_only(tmp_path):
-    many, few = (fill(tmp_path / f"{batch}", painted_dataset(20), exact=True, batch=batch)[0] for batch in (1000, 1))
-    assert_close(everything(many), everything(few))
 
 
 # --- images that cannot be read
@@ -252,3 +204,10 @@ def test_batches_are_halved_when_memory_runs_out(tmp_path):
     halved, _ = fill(tmp_path / "halved", dataset, exact=True, clip=clip, batch=30)
     assert tower.sizes[:3] == [30, 15, 7]
     assert_close(everything(halved), everything(expected))
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_the_label_of_arithmetic_has_the_precision_and_the_kind_of_device(precision):
+    devices = [torch.device(name) for name in ("cpu", "cuda", "cuda:1")]
+    labels = [arithmetic_label(precision, device) for device in devices]
+    assert labels == [f"{precision} on cpu", f"{precision} on cuda", f"{precision} on cuda"]

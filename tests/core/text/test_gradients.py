@@ -10,11 +10,9 @@ from fpp_sweep.core.methods.gradients import (
     FORWARD_BACKWARD_RATIO,
     ByBackward,
     ByJacobian,
-    backward_cost,
     first_gradient,
     gradients_at,
     jacobian_bytes,
-    jacobian_cost,
 )
 from fpp_sweep.core.text.texts import ClassTexts
 from tests.kit.models import WordTokenizer
@@ -127,22 +125,6 @@ def test_every_form_gives_the_same_gradients_on_every_device(device, precision, 
                 actual = form.backward(gradients.to(device))
                 assert (actual.device.type, actual.dtype) == (device, torch.float32)
                 assert (actual.cpu() - expected).norm() < largest * expected.norm()
-
-
-def test_batches_of_positions_fit_the_memory_budget():
-    tower = twins().texts.tower
-    assert (tower.positions_per_batch(), tower.saved_positions_per_batch()) == (2048, 2048)
-    towers = [replace(tower, memory=MemoryBudget(device=size)) for size in (1e9, 16e6, 4e6, 0)]
-    assert [tower.positions_per_batch() for tower in towers] == [2048, 1024, 256, 1]
-    assert [tower.saved_positions_per_batch() for tower in towers] == [2048, 512, 128, 1]
-
-
-def test_estimated_costs_of_both_forms_cross_once():
-    pair = twins(width=64, layers=3, embed_dim=32)
-    jacobian, backward = jacobian_cost(pair.texts, 4), backward_cost(pair.texts, 4)
-    crossing = jacobian.fixed / (backward.per_sample - jacobian.per_sample)  # number of samples with equal costs
-    assert jacobian.total(round(crossing * 2)) < backward.total(round(crossing * 2))
-    assert jacobian.total(round(crossing / 2)) > backward.total(round(crossing / 2))
 
 
 @pytest.mark.parametrize("sizes", [*SIZES, {"activation": "gelu"}], ids=str)

@@ -1,10 +1,5 @@
 """Memory budgets, smaller batches after a lack of memory, and messages about a lack of memory."""
 
-import resource
-import subprocess
-import sys
-import textwrap
-
 import pytest
 import torch
 
@@ -74,28 +69,6 @@ def test_out_of_memory_for_a_single_row_and_other_errors_are_raised():
         run_in_batches(run_out_of_memory, torch.arange(4), 4)
     with pytest.raises(RuntimeError, match="shapes"):
         run_in_batches(fail, torch.arange(4), 4)
-
-
-def test_free_memory_is_the_smallest_limit_minus_the_memory_in_use():
-    """A separate process has real limits of its address space and of its data."""
-    code = """
-        import resource, sys
-        from fpp_sweep.spec.memory import memory
-        kind, limit = int(sys.argv[1]), int(sys.argv[2])
-        resource.setrlimit(kind, (limit, limit))
-        before, whole = memory()
-        held = bytearray(100_000_000)
-        print(before, whole, memory()[0])
-    """
-    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
-        line = [sys.executable, "-c", textwrap.dedent(code), str(int(kind)), str(500_000_000)]
-        done = subprocess.run(line, capture_output=True, text=True, check=True)
-        before, whole, after = map(int, done.stdout.split())
-        assert whole == 500_000_000
-        assert 99e6 < before - after < 110e6
-        assert before < whole
-    free, whole = memory()
-    assert 0 < free <= whole
 
 
 def test_processes_that_share_a_device_get_equal_budgets():

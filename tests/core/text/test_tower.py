@@ -150,31 +150,3 @@ def test_a_node_attends_to_the_prefix_and_its_own_beginning(texts, prefix):
         attended = rows[group * size : (group + 1) * size][~mask.masked[group, 0, slot_in_group]]
         nodes = [prefix + node for node in beginnings[row]] if row >= prefix else []
         assert sorted(attended.tolist()) == sorted([*range(min(prefix, row + 1)), *nodes])
-
-
-def test_inputs_are_not_overwritten_under_autocast_or_autograd():
-    fast, _ = towers(32, 2, 2, 16)
-    packing = Packing.of_lengths([2, 5, 3])
-    prefix, nodes = torch.randn(1, 5, 32), torch.randn(1, 10, 32)
-    before = prefix.clone(), nodes.clone()
-    with torch.no_grad():
-        exact = fast.features(prefix, nodes, packing)
-        with torch.autocast("cpu"):
-            half = fast.features(prefix, nodes, packing)
-    torch.testing.assert_close(fast.features(prefix, nodes, packing), exact, atol=1e-6, rtol=0)
-    assert 0 < (half - exact).abs().max() < 0.05
-    assert torch.equal(prefix, before[0])
-    assert torch.equal(nodes, before[1])
-
-
-def test_a_text_that_occurs_twice_is_computed_once():
-    packing = Packing.of([[1, 2, EOT], [1, 2, EOT], [3, EOT], [1, 2, EOT]])
-    assert len(packing) == 5
-    assert len(set(packing.ends.tolist())) == 2
-
-
-def test_an_unshared_packing_keeps_the_order_of_texts():
-    packing = Packing.of_lengths([3, 1, 2, 1])
-    longer = packing.unshared(4)
-    assert longer.lengths == (5, 5, 6, 7)
-    assert torch.equal(longer.order, packing.order)
