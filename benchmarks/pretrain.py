@@ -39,11 +39,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         row = {**cells, "step": ratio.wall, "step, CPU": ratio.cpu}
         rows.append(row)
     notes = [STAND_IN, "Ratios are naive / engine: median (lowest..highest) over rounds, wall, and CPU seconds."]
+    if args.cuda_graphs:
+        notes.append("With --cuda-graphs, eager / captured.")
     finish(args, rows, raw, notes)
 
 
 def _options(options: Parser) -> None:
     text = "10, 47 and 101 unless given; the naive side of 397 takes 20 GiB"
+    options.add_argument("--cuda-graphs", action="store_true", help="engine's steps captured, against its eager ones")
     options.add_argument("--classes", type=int, nargs="+", choices=sorted(TEST_SETS), metavar="K", help=text)
 
 
@@ -78,6 +81,9 @@ def in_engine_form(noise: naive.Noise) -> Noise:
 
 
 def measure_sides(world: World, args: Any) -> dict[str, list[Spent]]:
+    if args.cuda_graphs:
+        sides = [(engine_step(world, args.device), engine_step(world, args.device, True)) for _ in range(args.repeats)]
+        return {"naive": [eager for eager, _ in sides], "engine": [captured for _, captured in sides]}
     step = naive_steps(world)
     next(step)
     spent: dict[str, list[Spent]] = {"naive": [], "engine": []}
@@ -107,7 +113,7 @@ def naive_steps(world: World) -> Iterator[None]:
         yield
 
 
-def engine_step(world: World, device: str) -> Spent:
+def engine_step(world: World, device: str, cuda_graphs: bool = False) -> Spent:
     """Return the costs of a step without the preparations before the first step."""
     config = FppConfig(steps=1 + ENGINE_STEPS, draws=DRAWS)
     clocks: list[Spent] = []
@@ -117,7 +123,8 @@ def engine_step(world: World, device: str) -> Spent:
     def tick() -> None:
         clocks.append(now(device))
 
-    pretrain(world.texts, world.context, config, flatness_weight=1.0, start=start, noise=noise, on_step=tick)
+    more = {"start": start, "noise": noise, "on_step": tick, "cuda_graphs": cuda_graphs}
+    pretrain(world.texts, world.context, config, flatness_weight=1.0, **more)
     return (clocks[-1] - clocks[0]) * (1 / ENGINE_STEPS)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fpp_sweep.spec.errors import DeviceError, InputError, first_line, first_sentence
 from fpp_sweep.spec.memory import memory
+from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.spec.specs import StagePrecision
 
 Rows = TypeVar("Rows", bound=Tensor | Sequence[Any])
@@ -314,3 +315,44 @@ def torch_generator(*names: object) -> torch.Generator:
     key = "/".join(str(name) for name in names)
     digest = hashlib.sha256(key.encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+# ------------------------------------------------------------ CUDA graphs
+
+TensorFunction = Callable[..., tuple[Tensor, ...]]
+WARM_UPS = 3  # calls before the capture, which fill the caches of libraries and of attention masks
+
+
+class CudaGraph:
+    """A function of tensors of fixed shapes, captured once; a call launches all its kernels together."""
+
+    def __init__(self, function: TensorFunction, inputs: Sequence[Tensor]) -> None:
+        self._inputs = [tensor.clone() for tensor in inputs]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                function(*self._inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._outputs = function(*self._inputs)
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        for buffer, tensor in zip(self._inputs, inputs, strict=True):
+            buffer.copy_(tensor)
+        self._graph.replay()
+        return tuple([output.clone() for output in self._outputs])
+
+
+def as_cuda_graph(function: TensorFunction, inputs: Sequence[Tensor]) -> TensorFunction:
+    """Return a function as a CUDA graph; the function itself, with a warning, where it cannot be captured."""
+    if inputs[0].device.type != "cuda":
+        warn_once(f"work.cuda_graphs: needs a GPU ({inputs[0].device}); steps of pretraining run one kernel at a time")
+        return function
+    try:
+        return CudaGraph(function, inputs)
+    except RuntimeError as error:
+        reason = first_sentence(error)
+        warn_once(f"work.cuda_graphs: a step cannot be captured ({reason}); steps run one kernel at a time")
+        return function

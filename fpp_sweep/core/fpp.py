@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute import loss_scale
+from fpp_sweep.core.compute import TensorFunction, as_cuda_graph, loss_scale
 from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.text.texts import Texts
 from fpp_sweep.core.text.tower import Noise
@@ -60,6 +60,7 @@ def pretrain(
     noise: Iterator[Noise],
     gate: float | None = None,
     on_step: Callable[[], None] = lambda: None,
+    cuda_graphs: bool = False,
 ) -> Pretrained:
     """Minimise alignment + flatness_weight * flatness from `start`, drawing one `Noise` at each step.
 
@@ -71,11 +72,15 @@ def pretrain(
         target = texts.features(anchor)  # f0 (K, D)
     context = start.clone()
     state: AdamState | None = None
-    settings = LossSettings.of(config, flatness_weight)
+    step_of = _step(texts, target, LossSettings.of(config, flatness_weight), config.noise_positions == "name")
     losses = torch.zeros(config.steps, 2)
     drift = None
     for step in range(config.steps):
-        terms, gradient = _terms_and_gradient(texts, context, target, next(noise), settings)
+        drawn = next(noise)
+        inputs = context, drawn.sos, drawn.context, drawn.suffix
+        if cuda_graphs and step == 0:
+            step_of = as_cuda_graph(step_of, inputs)
+        terms, gradient = step_of(*inputs)
         losses[step] = terms
         if not torch.isfinite(terms.sum()):
             align, flat = terms.tolist()
@@ -113,6 +118,16 @@ def cosine_rate(step: int, steps: int, first: float, final: float) -> float:
     0.01
     """
     return final + (first - final) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def _step(texts: Texts, target: Tensor, settings: LossSettings, without_ends: bool) -> TensorFunction:
+    """Return the terms and the gradient as a function of tensors: the context, and the noise of its parts."""
+
+    def step(context: Tensor, sos: Tensor, around: Tensor, suffix: Tensor) -> tuple[Tensor, Tensor]:
+        noise = Noise(sos=sos, context=around, suffix=suffix, without_ends=without_ends)
+        return _terms_and_gradient(texts, context, target, noise, settings)
+
+    return step
 
 
 def _terms_and_gradient(

@@ -53,6 +53,7 @@ class WorkerSpec:
     float32_cache: bool = False  # features in float32 rather than half precision
     on_bad_image: OnBadImage = "fail"
     loaders: int | None = None  # processes that read images and draw views; none: by device
+    cuda_graphs: bool = False  # capture a step of pretraining as a CUDA graph
     device: str = "auto"
     threads: int = 1  # number of torch's threads
     device_share: float = 1.0  # share of the device's memory

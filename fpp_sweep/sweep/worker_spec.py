@@ -32,6 +32,7 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
         float32_cache=work.float32_cache,
         on_bad_image=work.on_bad_image,
         loaders=work.loaders,
+        cuda_graphs=work.cuda_graphs,
         device=device,
         threads=work.threads or max(1, int(work.cpus_per_worker)),
         device_share=device_share,

@@ -67,7 +67,13 @@ def _ignore_step() -> None:
     """Do nothing after a step of pretraining."""
 
 
-def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Callable[[], None] = _ignore_step) -> Prompt:
+def make_prompt(
+    clip: Clip,
+    task: PretrainTask,
+    dataset: Dataset,
+    on_step: Callable[[], None] = _ignore_step,
+    cuda_graphs: bool = False,
+) -> Prompt:
     """Compute a PretrainTask; `on_step` is called after each step."""
     config = task.config
     if config.prompt != "fpp":
@@ -86,6 +92,7 @@ def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Calla
         noise=draw_noise(texts, len(anchor.context), fpp, torch_generator(*stream, "noise")),
         gate=task.gate,
         on_step=on_step,
+        cuda_graphs=cuda_graphs,
     )
     final_losses = [0.0, 0.0]
     if fpp.steps:

@@ -121,6 +121,8 @@ class WorkerModel:
     def info(self) -> ModelInfo:
         features = "float32" if self._spec.float32_cache else "float16"
         arithmetic = f"{features} features, {self._spec.threads} threads{self.clip.arithmetic_suffix}"
+        if self._spec.cuda_graphs:
+            arithmetic += ", CUDA graphs"
         gpu = "no GPU"
         if self.clip.device.type == "cuda":
             gpu = self.device_name
@@ -331,7 +333,7 @@ class Worker:
         progress = self._show(f"{task.dataset}: pretraining", task.config.fpp.steps, "steps")
         precision = pretraining_precision(task.config.precision)
         with self.model.computing(precision), progress as bar:
-            prompt = make_prompt(clip, task, dataset, bar.advance)
+            prompt = make_prompt(clip, task, dataset, bar.advance, self.spec.cuda_graphs)
         data = prompt_bytes(prompt, clip, {"fpp": asdict(task.config.fpp)})
         return TaskResult(prompt=data, seconds={"pretrain": perf_counter() - began})
 

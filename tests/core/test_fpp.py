@@ -173,3 +173,16 @@ def test_distances_have_finite_gradients_where_both_vectors_are_equal(kind):
     vectors = torch.eye(2).requires_grad_()
     distance(vectors, torch.eye(2), kind).backward()
     assert vectors.grad.isfinite().all()
+
+
+def test_without_a_gpu_captured_steps_are_eager_ones_and_a_warning_says_so(caplog):
+    pair, config = twins(), FppConfig(steps=3, draws=DRAWS)
+    start = draw_start(pair.context, config, torch.Generator().manual_seed(0))
+    contexts = []
+    for cuda_graphs in (False, True):
+        noise = draw_noise(pair.texts, 4, config, torch.Generator().manual_seed(1))
+        more = {"start": start, "noise": noise, "cuda_graphs": cuda_graphs}
+        contexts.append(pretrain(pair.texts, pair.context, config, flatness_weight=1.0, **more).context)
+    assert torch.equal(*contexts)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("work.cuda_graphs: needs a GPU (cpu)")
