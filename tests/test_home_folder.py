@@ -19,7 +19,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import default_cache
 from fpp_sweep.sweep.api import Sweep
 from fpp_sweep.tracking.stores import absolute
-from fpp_sweep.trial.prompts import file_digest, texts_by_class
+from fpp_sweep.trial.templates import file_digest, texts_by_class
 from tests.kit.records import build_sweep
 
 SPACE = """\

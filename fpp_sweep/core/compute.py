@@ -324,35 +324,49 @@ WARM_UPS = 3  # calls before the capture, which fill the caches of libraries and
 
 
 class CudaGraph:
-    """A function of tensors of fixed shapes, captured once; a call launches all its kernels together."""
+    """A function of tensors of fixed shapes, captured at its first call; a call launches all its kernels together.
 
-    def __init__(self, function: TensorFunction, inputs: Sequence[Tensor]) -> None:
-        self._inputs = [tensor.clone() for tensor in inputs]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                function(*self._inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._outputs = function(*self._inputs)
+    Where it cannot be captured, a warning says so, and the function itself is called.
+    """
+
+    def __init__(self, function: TensorFunction) -> None:
+        self._function = function
+        self._replay: TensorFunction | None = None
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        for buffer, tensor in zip(self._inputs, inputs, strict=True):
+        if self._replay is None:
+            self._replay = self._captured(inputs)
+        return self._replay(*inputs)
+
+    def _captured(self, inputs: Sequence[Tensor]) -> TensorFunction:
+        device = inputs[0].device
+        if device.type != "cuda":
+            warn_once(f"work.cuda_graphs: needs a GPU ({device}); steps of pretraining run one kernel at a time")
+            return self._function
+        try:
+            return _capture(self._function, inputs)
+        except RuntimeError as error:
+            reason = first_sentence(error)
+            warn_once(f"work.cuda_graphs: a step cannot be captured ({reason}); steps run one kernel at a time")
+            return self._function
+
+
+def _capture(function: TensorFunction, inputs: Sequence[Tensor]) -> TensorFunction:
+    buffers = [tensor.clone() for tensor in inputs]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            function(*buffers)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = function(*buffers)
+
+    def replay(*inputs: Tensor) -> tuple[Tensor, ...]:
+        for buffer, tensor in zip(buffers, inputs, strict=True):
             buffer.copy_(tensor)
-        self._graph.replay()
-        return tuple([output.clone() for output in self._outputs])
+        graph.replay()
+        return tuple([output.clone() for output in outputs])
 
-
-def as_cuda_graph(function: TensorFunction, inputs: Sequence[Tensor]) -> TensorFunction:
-    """Return a function as a CUDA graph; the function itself, with a warning, where it cannot be captured."""
-    if inputs[0].device.type != "cuda":
-        warn_once(f"work.cuda_graphs: needs a GPU ({inputs[0].device}); steps of pretraining run one kernel at a time")
-        return function
-    try:
-        return CudaGraph(function, inputs)
-    except RuntimeError as error:
-        reason = first_sentence(error)
-        warn_once(f"work.cuda_graphs: a step cannot be captured ({reason}); steps run one kernel at a time")
-        return function
+    return replay

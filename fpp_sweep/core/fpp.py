@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute import TensorFunction, as_cuda_graph, loss_scale
+from fpp_sweep.core.compute import CudaGraph, TensorFunction, loss_scale
 from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.text.texts import Texts
 from fpp_sweep.core.text.tower import Noise
@@ -73,19 +73,14 @@ def pretrain(
     context = start.clone()
     state: AdamState | None = None
     step_of = _step(texts, target, LossSettings.of(config, flatness_weight), config.noise_positions == "name")
+    if cuda_graphs:
+        step_of = CudaGraph(step_of)
     losses = torch.zeros(config.steps, 2)
     drift = None
     for step in range(config.steps):
         drawn = next(noise)
-        inputs = context, drawn.sos, drawn.context, drawn.suffix
-        if cuda_graphs and step == 0:
-            step_of = as_cuda_graph(step_of, inputs)
-        terms, gradient = step_of(*inputs)
-        losses[step] = terms
-        if not torch.isfinite(terms.sum()):
-            align, flat = terms.tolist()
-            problem = f"loss is not finite (alignment {align}, flatness {flat})"
-            raise FloatingPointError(f"pretraining step {step}: {problem}")
+        losses[step], gradient = step_of(context, drawn.sos, drawn.context, drawn.suffix)
+        _require_finite(losses[step], step)
         lr = cosine_rate(step, config.steps, config.lr, config.final_lr)
         context, state = adamw(context, gradient, state, lr=lr, weight_decay=config.weight_decay)
         on_step()
@@ -94,6 +89,13 @@ def pretrain(
             if gate is not None and drift > gate:
                 return Pretrained(context=context, losses=losses[: step + 1], drift=drift)
     return Pretrained(context=context, losses=losses, drift=drift)
+
+
+def _require_finite(terms: Tensor, step: int) -> None:
+    if not torch.isfinite(terms.sum()):
+        align, flat = terms.tolist()
+        problem = f"loss is not finite (alignment {align}, flatness {flat})"
+        raise FloatingPointError(f"pretraining step {step}: {problem}")
 
 
 def gate_step(steps: int) -> int:

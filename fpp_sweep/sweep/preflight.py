@@ -15,6 +15,7 @@ from fpp_sweep.sweep.notify import command_words
 from fpp_sweep.sweep.plan import require_measured, sources_of, splits_of_space
 from fpp_sweep.sweep.worker_spec import require_kind_of_device, require_precisions, require_writable_cache
 from fpp_sweep.tracking.stores import check_address, uri_of_new_sweep
+from fpp_sweep.trial.templates import texts_by_class
 from fpp_sweep.workers.session import require_reachable
 
 
@@ -74,8 +75,6 @@ def _require_texts_of_classes(space: Space, datasets: Sequence[str]) -> None:
     files = [source.templates for source in sorted(sources_of(space)) if is_template_file(source.templates)]
     if not files:
         return
-    from fpp_sweep.trial.prompts import texts_by_class  # start-up time: it loads torch
-
     custom = custom_datasets(space.work.datasets, space.work.dataset_file)
     data_root = Path(space.work.data_root) if space.work.data_root else None
     for name in datasets:

@@ -243,7 +243,7 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 ASPECT_RATIOS = (3 / 4, 4 / 3)  # limits of a crop's width over its height, as in torchvision
 CROP_TRIES = 10  # as in torchvision
-MAX_RESIZED_SIDE = 32  # in sizes of a view: of an image that would become longer only the middle is resized
+MAX_RATIO = 32  # of an image's sides: of a longer one only the middle is resized
 
 _CROP_DRAWS = 2 * CROP_TRIES + 2
 _VIEW_DRAWS = _CROP_DRAWS + 1 + N_DRAWS  # crop, mirror, AugMix
@@ -348,42 +348,29 @@ def plain_view(image: Image.Image, preprocess: Preprocess) -> Image.Image:
 
 def centre_crop(image: Image.Image, size: int, resample: Image.Resampling) -> Image.Image:
     """Resize the shorter side to `size`, and cut out the square in the middle."""
+    image = _middle(image)
     width, height = image.size
     shorter = min(width, height)
     new_width, new_height = int(size * width / shorter), int(size * height / shorter)
     left, top = round((new_width - size) / 2), round((new_height - size) / 2)
-    if max(new_width, new_height) > MAX_RESIZED_SIDE * size:
-        return _centre_crop_of_middle(image, size, resample, (new_width, new_height), (left, top))
     resized = resize(image, (new_width, new_height), resample)
     return resized.crop((left, top, left + size, top + size))
 
 
-def _centre_crop_of_middle(
-    image: Image.Image, size: int, resample: Image.Resampling, whole_size: tuple[int, int], corner: tuple[int, int]
-) -> Image.Image:
-    """Return the centre crop of a long, thin image, all of which would take gigabytes at `whole_size`.
-
-    `corner` is the upper left corner of the crop in the image of `whole_size`.
-    """
+def _middle(image: Image.Image) -> Image.Image:
+    """Return the middle of an image that is so long and thin that all of it, resized, would take gigabytes."""
     width, height = image.size
-    new_width, new_height = whole_size
-    x = corner[0] * width / new_width  # the crop in pixels of the image, which are not whole
-    y = corner[1] * height / new_height
-    crop_width = size * width / new_width
-    crop_height = size * height / new_height
-    reach = 2 + math.ceil(2 * min(width, height) / size)  # pixels beside the crop that bicubic filtering looks at
-    left, top = max(0, int(x) - reach), max(0, int(y) - reach)
-    right = min(width, math.ceil(x + crop_width) + reach)
-    bottom = min(height, math.ceil(y + crop_height) + reach)
-    middle = image.crop((left, top, right, bottom))
-    box = (x - left, y - top, x - left + crop_width, y - top + crop_height)
-    return resize_box(middle, (size, size), resample, box, is_height_first(image.size, whole_size))
+    longest = MAX_RATIO * min(width, height)
+    x, y = max(0, width - longest) // 2, max(0, height - longest) // 2
+    return image.crop((x, y, width - x, height - y))
 
 
 def resize(image: Image.Image, size: tuple[int, int], resample: Image.Resampling) -> Image.Image:
     """Resize like `image.resize`, one side after the other, which gives the same bytes with any Pillow."""
-    whole = (0, 0, *image.size)
-    return resize_box(image, size, resample, whole, is_height_first(image.size, size))
+    new_width, new_height = size
+    if is_height_first(image.size, size):
+        return image.resize((image.width, new_height), resample).resize(size, resample)
+    return image.resize((new_width, image.height), resample).resize(size, resample)
 
 
 def is_height_first(size: tuple[int, int], new_size: tuple[int, int]) -> bool:
@@ -395,23 +382,6 @@ def is_height_first(size: tuple[int, int], new_size: tuple[int, int]) -> bool:
     width, height = size
     new_width, new_height = new_size
     return height - new_height > 2 * max(width - new_width, 0)
-
-
-def resize_box(
-    image: Image.Image,
-    size: tuple[int, int],
-    resample: Image.Resampling,
-    box: tuple[float, float, float, float],
-    height_first: bool,
-) -> Image.Image:
-    """Resize a box of an image, one side after the other."""
-    left, top, right, bottom = box
-    new_width, new_height = size
-    if height_first:
-        image = image.resize((image.width, new_height), resample, (0, top, image.width, bottom))
-        return image.resize(size, resample, (left, 0, right, new_height))
-    image = image.resize((new_width, image.height), resample, (left, 0, right, image.height))
-    return image.resize(size, resample, (0, top, new_width, bottom))
 
 
 def random_box(image_size: tuple[int, int], areas: tuple[float, float], draws: Sequence[float]) -> Box:
