@@ -123,8 +123,16 @@ def engine_step(world: World, device: str, cuda_graphs: bool = False) -> Spent:
     def tick() -> None:
         clocks.append(now(device))
 
-    more = {"start": start, "noise": noise, "on_step": tick, "cuda_graphs": cuda_graphs}
-    pretrain(world.texts, world.context, config, flatness_weight=1.0, **more)
+    pretrain(
+        world.texts,
+        world.context,
+        config,
+        flatness_weight=1.0,
+        start=start,
+        noise=noise,
+        on_step=tick,
+        cuda_graphs=cuda_graphs,
+    )
     return (clocks[-1] - clocks[0]) * (1 / ENGINE_STEPS)
 
 
