@@ -1,7 +1,7 @@
 """One trial: have its tasks computed, join the results and score them.
 
 Every command runs trials this way. `trial.plan` cuts a trial into tasks. An executor computes them:
-`trial.local_runner` in this process, or `workers.actors` on Ray. This module does not load torch, so that a trial's
+`trial.worker` in this process, or `workers.actors` on Ray. This module does not load torch, so that a trial's
 process starts fast and takes little memory.
 """
 
