@@ -20,9 +20,8 @@ from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.messages import command_line
 from fpp_sweep.spec.validation import as_mapping
-from fpp_sweep.statistics.attainment import Attainment, attainment
 from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.front_support import FrontSupport, front_support
+from fpp_sweep.statistics.front_support import Attainment, FrontSupport, attainment, front_support
 from fpp_sweep.statistics.paired import POWER, Difference, Interval, SplitStatistics, detectable, seed_variances
 
 MORE_IMAGES = 4  # times the images that the next step adds to: they halve the uncertainty over images

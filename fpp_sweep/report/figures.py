@@ -29,8 +29,8 @@ from fpp_sweep.spec.catalogue import ZERO_SHOT
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.palette import BLUE, CIRCLE, CROSS, GREY, INK, LINE, MARKERS, PALETTE, PAPER, TRIANGLE, Marker
-from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import Numbers
+from fpp_sweep.statistics.front_support import Attainment
 
 PANEL_SIZE = (6.4, 4.8)  # inches
 FRAME_MARGIN = 0.08  # share of the range that the axes have to show

@@ -22,8 +22,8 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
     """Return the trials that run in the final stage, at most `count`: members of the front and its closest rivals.
 
     Front members with a mark (the knee, the best in an objective) come first. Then the order is by the chance of a
-    recommendation (see `chances`), then front members before rivals, then support and trade-off. Rivals whose support
-    is unlikely or unknown are left out.
+    recommendation (see `chances`), then front members before rivals, then support and trade-off. Rivals that no
+    resample has on the front are left out.
 
     Trials with the settings of a baseline are left out, because the baseline runs anyway. Of trials with equal settings
     or equal results the first one is chosen.
@@ -33,9 +33,7 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
     by_name = chances_on(folder, front, candidates, front.search_split)
     contenders = []
     for record in front.by_trade_off(candidates):
-        support = supports.get(record.name)
-        may_be_on_front = support is not None and support.word != "unlikely"
-        if record in front.members or may_be_on_front:
+        if record in front.members or supports.get(record.name, UNKNOWN_SUPPORT).share > 0:
             contenders.append(record)
 
     def rank(record: TrialRecord) -> tuple[bool, tuple[float, float], bool, float]:

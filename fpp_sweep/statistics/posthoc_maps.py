@@ -21,23 +21,12 @@ from fpp_sweep.spec.errors import InputError
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+CONFORMAL_SETS = "a conformal threshold"  # in messages
 FOLDS = 5  # folds of a map that is fitted and applied on the same split
 MAX_STEPS = 200  # limit for Newton's method with bisection; about ten suffice
 TOLERANCE = 1e-13  # relative, of the inverse temperature
 ALL_RIGHT = "every label has the largest logit, so that T goes to 0"
 NO_SIGNAL = "labels have no larger logits than other classes on average, so that T goes to infinity"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedUse:
-    """Something that is fitted on images: its name in messages, and the user's remedy if there are too few images."""
-
-    name: str
-    remedy: str
-
-
-POSTHOC_MAP = FittedUse(name="a post-hoc map", remedy="leave the map out of work.posthoc")
-CONFORMAL_SETS = FittedUse(name="a conformal threshold", remedy="leave the conformal sets out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +58,11 @@ def require_fittable(where: str, labels: Integers) -> None:
         raise InputError(f"{where}: its images have one class, and a post-hoc map needs two; leave the dataset out")
 
 
-def require_images(where: str, images: int, use: FittedUse = POSTHOC_MAP) -> None:
-    """Raise InputError if there are too few images for the fit."""
+def require_images(where: str, images: int, fitted: str = "a post-hoc map") -> None:
+    """Raise InputError if there are too few images for what is fitted on them."""
     if images < MIN_MAPPED_IMAGES:
-        problem = f"{images} images are too few for {use.name}, which needs {MIN_MAPPED_IMAGES}"
-        raise InputError(f"{where}: {problem}; raise work.limit, or {use.remedy}")
+        problem = f"{images} images are too few for {fitted}, which needs {MIN_MAPPED_IMAGES}"
+        raise InputError(f"{where}: {problem}; raise work.limit, or leave it out")
 
 
 # --- temperature -----------------------------------------------------------------------------------

@@ -362,16 +362,6 @@ def test_no_trial_is_recommended_on_the_seeds_that_chose_it(tmp_path):
     assert read_statistics(folder).answer.recommended == "trial-0002"
 
 
-def test_no_trial_is_recommended_while_zero_shot_has_no_results_to_compare_with(tmp_path):
-    folder = write_sweep_of(tmp_path, BETTER)
-    assert read_statistics(folder).answer.recommended == "trial-0002"
-    zero_shot = folder.trial("baseline-zero_shot")
-    folder.write_trial(replace(zero_shot, results={"val": zero_shot.results["val"]}))
-    answer = read_statistics(folder).answer
-    assert answer.recommended is None
-    assert answer.reason == "zero_shot has no usable results on the test images"
-
-
 @pytest.mark.parametrize("judged_split", ["test", FINAL])
 def test_no_trial_is_recommended_while_a_baseline_that_may_be_better_has_no_results_there(tmp_path, judged_split):
     """The final stage runs zero-shot only; finalists are judged there if their jobs on the test split failed."""
@@ -427,20 +417,6 @@ def test_the_floor_of_accuracy_holds_on_the_images_that_decide_and_without_zero_
     fallen = replace(test, average=test.average | {"accuracy": 31.0})
     folder.write_trial(replace(record, results=record.results | {"test": fallen}))
     assert answer_by_ece(folder).reason == "trial-0002 is below the floor of accuracy"
-
-
-def test_the_sentence_has_the_seeds_of_the_recommended_trial(tmp_path):
-    folder = write_sweep_of(tmp_path, BETTER)
-    for name in ("trial-0002", f"baseline-{ZERO_SHOT}"):
-        folder.write_trial(replace(folder.trial(name), config={"prompt": "a photo of a", "method": "tpt"}))
-        for split in ("val", FINAL, "test"):
-            table = read_block_stats(folder.artifacts(name), split)
-            seeds = sorted({seed for _, seed in table})
-            one_seed = {key: stats for key, stats in table.items() if key[1] == seeds[0]}
-            write_block_stats(folder, name, split, one_seed)
-    statistics = read_statistics(folder)
-    assert statistics.answer.recommended == "trial-0002"
-    assert sentence_of(statistics).endswith("on one seed and 2 x 1000 test images.")
 
 
 def test_no_trial_is_recommended_if_zero_shot_failed(tmp_path):

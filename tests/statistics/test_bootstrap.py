@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fpp_sweep.statistics.attainment import attainment
 from fpp_sweep.statistics.block_stats import metric_value
 from fpp_sweep.statistics.bootstrap import MetricSamples, average_over, block_weights, resample
+from fpp_sweep.statistics.front_support import attainment
 from fpp_sweep.statistics.paired import corrected_differences, metric_interval, seed_variances
 from tests.kit.measured import block_stats, sampled, split_samples
 
@@ -94,11 +94,6 @@ def test_an_accuracy_of_0_or_100_has_an_interval_of_positive_width(wrong):
     interval = metric_interval(samples, "trial", "accuracy")
     assert interval.value == 100 - wrong
     assert 2.5 < max(interval.high - interval.value, interval.value - interval.low) < 3.2
-
-
-def test_resamples_are_recentred_around_the_value():
-    samples = split_samples({"trial": {"ece": [5.0]}}).records["trial"].metrics["ece"]
-    assert samples.recentred_draws.mean() == pytest.approx(samples.value)
 
 
 def test_the_region_of_the_front_has_the_quantiles_of_resampled_fronts():
