@@ -28,9 +28,8 @@ from fpp_sweep.report.document import (
     blocks_to_text,
     paragraphs,
 )
-from fpp_sweep.report.formatting import counts_text, format_bounds, format_interval, format_p_value
+from fpp_sweep.report.formatting import counts_text, cut, format_bounds, format_interval, format_p_value, output_width
 from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of
-from fpp_sweep.report.text import cut, output_width
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import dotted
 from fpp_sweep.spec.files import written_whole

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from fpp_sweep.report.formatting import DEFAULT_WIDTH, wrap_words
 from fpp_sweep.report.table import Table, tex, to_latex, to_markdown, to_text
-from fpp_sweep.report.text import DEFAULT_WIDTH, wrap_words
 from fpp_sweep.spec.errors import escaped
 
 TextStyle = Literal["", "faint", "warning", "lead"]

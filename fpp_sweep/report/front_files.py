@@ -1,24 +1,32 @@
-"""Files of the front: front.csv and answer.md, and the chosen configs as YAML."""
+"""Files of a sweep for readers and programs: front.csv, answer.md, the chosen configs as YAML, and results.json."""
 
 from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fpp_sweep.records.answer import SweepStatistics
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, metric_of, metrics_shown, splits_of
+from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.recommendation import Answer
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.skipped_images import read_skipped
 from fpp_sweep.records.texts import format_result, format_setting, values_by_setting
 from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.document import Section, blocks_to_markdown, paragraphs
 from fpp_sweep.report.front_table import front_heading, front_table
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec.errors import escaped
-from fpp_sweep.spec.files import files_in, read_own, written_whole
+from fpp_sweep.spec.files import files_in, read_own, write_json, written_whole
 from fpp_sweep.spec.names import label_of
+from fpp_sweep.statistics.bootstrap import SplitSamples
+from fpp_sweep.statistics.paired import Interval, metric_interval
 
+RESULTS = "results.json"
 HEADER = "# Written by fpp_sweep, and overwritten or deleted by its next report: copy this file to change it."
 
 
@@ -164,3 +172,59 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
 def _baselines_not_beaten(answer: Answer, name: str, metric: str) -> list[str]:
     beaten = answer.beats(name).get(metric, [])
     return [label_of(baseline) for baseline in answer.baselines if baseline not in beaten]
+
+
+# --- results.json ------------------------------------------------------------------------------------------
+
+
+def write_results(folder: SweepFolder) -> Path:
+    """Write the numbers of all complete trials on the searched split, with intervals, and return the file's path."""
+    info = folder.info()
+    records = [record for record in folder.trials() if info.search_split in record.results]
+    metrics: dict[str, None] = {}
+    for record in records:
+        metrics |= dict.fromkeys(record.results[info.search_split].average)
+    samples = measure(folder, records, info.search_split, list(metrics)).samples
+    trials = []
+    for record in records:
+        trials.append(_result_document(folder, record, info.search_split, samples))
+    path = folder.path / RESULTS
+    write_json(path, {"sweep": info.name, "split": info.search_split, "origin": info.provenance(), "trials": trials})
+    return path
+
+
+def _result_document(folder: SweepFolder, record: TrialRecord, split: str, samples: SplitSamples) -> dict[str, Any]:
+    result = record.results[split]
+    artifacts = folder.artifacts(record.name)
+    return {
+        "name": record.name,
+        "config": dict(record.config),
+        "key": record.key,
+        "files": str(artifacts.relative_to(folder.path)),
+        "images": result.samples,
+        "skipped": read_skipped(folder, record.name, split),
+        "average": result.average,
+        "deviation": result.deviation,
+        "datasets": result.datasets,
+        "by_seed": result.by_seed,
+        "intervals": _intervals_of_results(samples, record.name, result),
+        "seconds": result.seconds,
+    }
+
+
+def _intervals_of_results(samples: SplitSamples, name: str, result: SplitResult) -> Mapping[str, Any]:
+    """Return the interval of each average and of each dataset's metric (`ece/dtd`), or the reason why it has none."""
+    intervals: dict[str, Any] = {}
+    for metric in result.average:
+        intervals[metric] = _interval_document(metric_interval(samples, name, metric))
+        for dataset in result.datasets:
+            key = f"{metric}/{dataset}"
+            intervals[key] = _interval_document(metric_interval(samples, name, key))
+    return intervals
+
+
+def _interval_document(interval: Interval | str) -> dict[str, float] | str:
+    """Return an interval, or the reason why there is none."""
+    if isinstance(interval, str):
+        return interval
+    return {"low": interval.low, "high": interval.high}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import importlib.util
 import json
 from collections.abc import Sequence
@@ -54,8 +55,23 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"asset": _asset, "group_spans": group_spans, "pack": pack, "plotly": _packed_plotly}
+    environment.globals |= {
+        "asset": _asset,
+        "assets_digest": assets_digest,
+        "group_spans": group_spans,
+        "pack": pack,
+        "plotly": _packed_plotly,
+    }
     return environment
+
+
+@cache
+def assets_digest() -> str:
+    """Return the digest of templates, stylesheet and scripts, which each page carries."""
+    digest = hashlib.sha256()
+    for file in sorted(ASSETS.iterdir()):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 @cache

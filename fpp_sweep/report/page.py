@@ -14,11 +14,10 @@ from fpp_sweep.records.state import is_running
 from fpp_sweep.records.texts import format_range, setting_text, values_by_setting, varies
 from fpp_sweep.report import progress
 from fpp_sweep.report.answer_section import answer_sections
-from fpp_sweep.report.front_table import accuracy_and_objectives, dataset_table, front_heading, front_table
+from fpp_sweep.report.front_table import accuracy_and_objectives, dataset_table, front_heading, front_table, trial_table
 from fpp_sweep.report.html import write_page
 from fpp_sweep.report.plots import front_plots, settings_plots
 from fpp_sweep.report.trial_sections import trial_sections
-from fpp_sweep.report.trial_table import trial_table
 from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.validation import as_mapping
 

@@ -39,7 +39,7 @@ from fpp_sweep.report.figures import (
     trials_below_floor,
     with_margin,
 )
-from fpp_sweep.report.text import cut
+from fpp_sweep.report.formatting import cut
 from fpp_sweep.spec.config import setting
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.palette import BLUE, CIRCLE, GREY, RED, TRIANGLE

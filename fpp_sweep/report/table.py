@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fpp_sweep.report.text import DEFAULT_WIDTH, wrap_words
+from fpp_sweep.report.formatting import DEFAULT_WIDTH, wrap_words
 from fpp_sweep.spec.errors import escaped
 
 INTERVAL_LABEL = "95 %"

@@ -20,7 +20,7 @@ from fpp_sweep.records.pareto import hypervolume
 from fpp_sweep.records.progress import SweepProgress, progress_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.texts import format_metric, format_values
-from fpp_sweep.report.text import labelled_lines
+from fpp_sweep.report.formatting import labelled_lines
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import plural

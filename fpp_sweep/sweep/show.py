@@ -17,9 +17,9 @@ from fpp_sweep.records.released_marks import released_notes
 from fpp_sweep.records.skipped_images import skipped_lines
 from fpp_sweep.records.state import state_text, time_since_change
 from fpp_sweep.records.texts import format_metric, format_time, format_values, setting_text
+from fpp_sweep.report.formatting import output_width
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.report.table import Table, to_text
-from fpp_sweep.report.text import output_width
 from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.space.work import NO_MAP
 from fpp_sweep.spec import catalogue

@@ -16,11 +16,11 @@ from fpp_sweep.records.state import state_text
 from fpp_sweep.records.texts import format_values, question_texts
 from fpp_sweep.report.answer_section import answer_sections, settings_table
 from fpp_sweep.report.document import Block, Section, blocks_to_text
+from fpp_sweep.report.formatting import labelled_lines, output_width, wrap_words
+from fpp_sweep.report.front_files import RESULTS as RESULTS_FILE
+from fpp_sweep.report.front_files import write_results
 from fpp_sweep.report.front_table import front_table
 from fpp_sweep.report.repeat import repeat_command, use_command
-from fpp_sweep.report.results_file import FILE as RESULTS_FILE
-from fpp_sweep.report.results_file import write_results
-from fpp_sweep.report.text import labelled_lines, output_width, wrap_words
 from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.resume_command import resume_command

@@ -8,9 +8,8 @@ from rich.cells import cell_len
 from fpp_sweep.records.answer import statistics_of, statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.formatting import format_interval
-from fpp_sweep.report.front_table import dataset_table, front_table, setting_cells
+from fpp_sweep.report.front_table import dataset_table, front_table, setting_cells, trial_table
 from fpp_sweep.report.table import to_text
-from fpp_sweep.report.trial_table import trial_table
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import all_baselines, baseline, searched_trials, sweep_info, trial

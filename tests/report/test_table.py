@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from fpp_sweep.report.formatting import cut, labelled_lines, wrap_words
 from fpp_sweep.report.plots import plot_text
 from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of, tex, to_latex, to_markdown, to_text
-from fpp_sweep.report.text import cut, labelled_lines, wrap_words
 from fpp_sweep.spec.errors import escaped
 
 HOSTILE = "<b>|&%\x1b[2J"

@@ -8,8 +8,15 @@ from fpp_sweep.records.answer import statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import IMPORTED
 from fpp_sweep.report.formatting import decimals_of, format_p_value
-from fpp_sweep.report.front_table import dataset_table, front_heading, front_table, remarks, setting_cells
-from fpp_sweep.report.trial_table import by_merit, trial_table
+from fpp_sweep.report.front_table import (
+    by_merit,
+    dataset_table,
+    front_heading,
+    front_table,
+    remarks,
+    setting_cells,
+    trial_table,
+)
 from fpp_sweep.space.objectives import Objective
 from tests.kit.names import ZERO_SHOT
 from tests.kit.records import all_baselines, baseline, failed, split_result, sweep_info, trial
