@@ -128,10 +128,7 @@ def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:
 
 def open_locally(start: Start, plugins: Sequence[PluginFile]) -> tuple[Plan, LocalExecutor]:
     """Load the model, check all that the space names, and record both; raise InputError if something has changed."""
-    from fpp_sweep.trial.worker import (
-        LocalExecutor,  # loads torch, after all names were checked
-        Worker,  # likewise
-    )
+    from fpp_sweep.trial.worker import LocalExecutor, Worker  # loads torch, after all names were checked
 
     space, folder = start.space, start.record.folder
     worker = Worker(local_worker_spec(space, plugins), Bar)
