@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from fpp_sweep.spec import control_groups
+from fpp_sweep.spec import process
 from fpp_sweep.spec.process import cores, interrupts_wait, terminable
 
 
@@ -78,8 +78,8 @@ def control_group(tmp_path, monkeypatch):
     """Return a folder for the files of this process's control group, `job` of version 2 and of version 1."""
     groups = tmp_path / "groups"
     groups.write_text("4:cpu,cpuacct:/job\n0::/job\n0::/step:1\n")
-    monkeypatch.setattr(control_groups, "OWN_GROUPS", groups)
-    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
+    monkeypatch.setattr(process, "OWN_GROUPS", groups)
+    monkeypatch.setattr(process, "ROOT", tmp_path)
     return tmp_path
 
 
@@ -99,7 +99,7 @@ def test_the_quotas_of_control_groups_are_read(control_group, files, quotas):
     for name, text in files.items():
         (control_group / name).parent.mkdir(parents=True, exist_ok=True)
         (control_group / name).write_text(text)
-    assert {*control_groups.cpu_quotas()} == quotas
+    assert {*process.cpu_quotas()} == quotas
 
 
 @pytest.mark.parametrize(("quota", "count"), [("50000", 1), ("150000", 2), ("800000", 4), ("max", 4)])

@@ -138,11 +138,7 @@ def _views(row: catalogue.MethodRow) -> str:
     """Return how many views a method uses; its released program may take a single plain one on some datasets."""
     if row.views is not None:
         return str(row.views)
-    groups = []
-    if row.protocol is not None:
-        for group in get_args(Group):
-            if row.protocol.kind(group) == "plain":
-                groups.append(group)
+    groups = [group for group in get_args(Group) if row.views_on(group) == "plain"]
     if groups:
         return f"all; 1 on {', '.join(groups)}"
     return "all"

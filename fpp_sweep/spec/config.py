@@ -153,7 +153,7 @@ class AdaptConfig:
     # ZERO
     vote_form: Literal["described", "released"] = "described"  # hard votes, or shares at scale 1024: docs/methods.md
     vote_fraction: Fraction = 0.3  # share of the views that vote: the int(0.3 * 64) = 19 most confident
-    # TDA and BoostAdapter; none and auto: the released value for the dataset (released_settings.toml)
+    # TDA and BoostAdapter; none and auto: the released value for the dataset (catalogue.toml)
     cache_alpha: NotNegative | None = None  # factor of what the positive cache adds
     cache_beta: NotNegative | None = None  # sharpness of its kernel
     boost_delta: Count | None = None  # items of a class that the boosted cache holds beyond three

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from fpp_sweep.spec.control_groups import group_folders
+from fpp_sweep.spec.process import group_folders
 
 # names of the files with a control group's limit and use, of version 2 and of version 1
 LIMIT_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))

@@ -119,7 +119,7 @@ def load(files: Sequence[PluginFile]) -> None:
 
 def unload(file: PluginFile) -> None:
     """Remove a plugin's rows from the catalogue."""
-    for row in catalogue.rows():
+    for row in catalogue.rows_of_plugins():
         if row.digest == file.digest:
             catalogue.remove(row)
     _loaded.pop(file.name, None)
@@ -161,7 +161,6 @@ def _execute(file: PluginFile) -> None:
     # tracebacks quote the plugin's lines
     linecache.cache[source] = (len(file.text), None, file.text.splitlines(keepends=True), source)
     sys.modules[module.__name__] = module  # dataclasses and pickles of the plugin look their module up
-    rows_before = len(catalogue.rows())
     _executing.append(file)
     try:
         code = compile(file.text, source, "exec")
@@ -177,7 +176,7 @@ def _execute(file: PluginFile) -> None:
         raise InputError(f"plugin {where}: {readable_message(error)}") from error
     finally:
         _executing.pop()
-    if len(catalogue.rows()) == rows_before:
+    if not any(row.digest == file.digest for row in catalogue.rows_of_plugins()):
         raise InputError(f"plugin {file.name}.py: registers nothing; see docs/plugins.md")
 
 

@@ -9,10 +9,11 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from fpp_sweep.spec.control_groups import cpu_quotas
-
+ROOT = Path("/sys/fs/cgroup")  # control groups, by which the system limits a container or a batch job
+OWN_GROUPS = Path("/proc/self/cgroup")  # lines such as `0::/user.slice/job_17`
 FINALIZER_SECONDS = 0.1  # after which a finalizer that was interrupted has ended
 
 
@@ -39,6 +40,33 @@ def cores() -> int:
     for quota in cpu_quotas():
         count = min(count, math.ceil(quota))
     return max(1, count)
+
+
+def group_folders(controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's groups and of the groups around them.
+
+    Version 2 has all files of a group in one folder, version 1 has a folder for each controller, such as `memory`.
+    """
+    if not OWN_GROUPS.is_file():
+        return
+    for line in OWN_GROUPS.read_text().splitlines():
+        group = line.split(":", 2)[2].strip("/")
+        for root in (ROOT, ROOT / controller):
+            folder = root / group
+            yield folder
+            yield from folder.parents
+
+
+def cpu_quotas() -> Iterator[float]:
+    """Yield the numbers of cores that the groups may keep busy."""
+    for folder in group_folders("cpu"):
+        with suppress(OSError, ValueError):  # no such group, or `max` instead of a number
+            quota, period = (folder / "cpu.max").read_text().split()
+            yield int(quota) / int(period)
+        with suppress(OSError, ValueError):
+            quota_of_version_1 = int((folder / "cpu.cfs_quota_us").read_text())
+            if quota_of_version_1 > 0:  # -1: no quota
+                yield quota_of_version_1 / int((folder / "cpu.cfs_period_us").read_text())
 
 
 def readers(share: float = 1.0) -> int:

@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import AdaptConfig, TrialConfig
 
-SETTINGS_FILE = Path(__file__).with_name("released_settings.toml")
 TEMPLATES_FILE = Path(__file__).with_name("released_templates.toml")
 FALLBACK_TEMPLATES = "simple"  # for datasets without released templates; our choice: those of ImageNet
 OPEN_VALUES = (None, "auto")  # values that mean "not set by the user": a released value replaces them
@@ -38,22 +37,22 @@ class ReleasedSetting:
 
 @cache
 def released_settings() -> dict[str, list[ReleasedSetting]]:
-    """Return the released settings by table of released_settings.toml, the name of a method.
+    """Return the released settings by method, from the tables `released` of catalogue.toml.
 
     >>> [setting.key for setting in released_settings()["tda"]]
     ['adapt.cache_alpha', 'adapt.cache_beta']
     """
-    tables = tomllib.loads(SETTINGS_FILE.read_text())
     settings = {}
-    for table, entries in tables.items():
-        settings[table] = [_read_setting(tables, key, entry) for key, entry in entries.items()]
+    for method, table in catalogue.BUILT_IN_TABLES["methods"].items():
+        entries = table.get("released", {})
+        settings[method] = [_read_setting(key, entry) for key, entry in entries.items()]
     return settings
 
 
-def _read_setting(tables: Mapping[str, Any], key: str, entry: Mapping[str, Any]) -> ReleasedSetting:
+def _read_setting(key: str, entry: Mapping[str, Any]) -> ReleasedSetting:
     if "same_as" in entry:
-        return _read_setting(tables, key, tables[entry["same_as"]][key])
-    assert entry["chosen"] in get_args(HowChosen), f"{SETTINGS_FILE.name}: {key}: chosen = {entry['chosen']!r}"
+        return _read_setting(key, catalogue.BUILT_IN_TABLES["methods"][entry["same_as"]]["released"][key])
+    assert entry["chosen"] in get_args(HowChosen), f"{key}: chosen = {entry['chosen']!r}"
     return ReleasedSetting(
         key=key, chosen=entry["chosen"], default=entry.get("value"), datasets=entry.get("datasets", {})
     )
@@ -79,11 +78,8 @@ def fill_released(table: str, dataset: str, settings: Mapping[str, Any]) -> dict
 def with_released(table: str, dataset: str, adapt: AdaptConfig) -> AdaptConfig:
     """Return a config in which released values on a dataset replace open settings; see fill_released."""
     settings = {f"adapt.{name}": getattr(adapt, name) for name in AdaptConfig.__dataclass_fields__}
-    changes = {}
-    for key, value in fill_released(table, dataset, settings).items():
-        if value != settings[key]:
-            changes[key.removeprefix("adapt.")] = value
-    return dataclasses.replace(adapt, **changes)
+    filled = fill_released(table, dataset, settings)
+    return dataclasses.replace(adapt, **{key.removeprefix("adapt."): value for key, value in filled.items()})
 
 
 def keys_without_released_value(table: str, dataset: str) -> list[str]:

@@ -129,9 +129,7 @@ def views_for(config: TrialConfig, group: str) -> ViewConfig:
     views = config.views
     if row.views is not None:
         views = replace(views, count=row.views)
-    if row.protocol is None:
-        return views
-    kind = row.protocol.kind(group)
+    kind = row.views_on(group)
     if kind == "plain":
         return replace(views, count=1)
     if views.augmix != "auto":

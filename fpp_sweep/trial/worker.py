@@ -56,7 +56,7 @@ from fpp_sweep.trial.prompts import make_prompt, require_unchanged_files, valida
 from fpp_sweep.trial.results import MemoryStore, Store, TaskFailed, TaskResult, find_cached, pack_predictions
 
 FOLDERS = "core", "tiny", "trial"
-FILES = "spec/catalogue.py", "spec/config.py", "spec/tasks.py"
+FILES = "spec/catalogue.py", "spec/catalogue.toml", "spec/config.py", "spec/tasks.py"
 
 
 def code_digest() -> str:

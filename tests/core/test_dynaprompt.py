@@ -122,28 +122,6 @@ def test_slot_selection_equals_the_naive_reference_with_ties(rule):
 # ------------------------------------------------------------ the buffer
 
 
-def test_computed_features_belong_to_the_slots_current_offsets():
-    """The offsets of unselected slots change, too: they decay."""
-    method, buffer = dynaprompt(slots=5), used_buffer()
-    for sample in PAIR.views(12, 8):
-        _, buffer = method.predict(PAIR.model, buffer, sample[None])
-        expected = PAIR.model.features(buffer.context + buffer.offsets)
-        assert 0 < buffer.computed.sum() < 5
-        torch.testing.assert_close(buffer.features[buffer.computed], expected[buffer.computed], atol=2e-6, rtol=0)
-        torch.testing.assert_close(with_all_features(PAIR.model, buffer).features, expected, atol=2e-6, rtol=0)
-
-
-@pytest.mark.parametrize("lr", [5e-3, 0.5])
-def test_slots_that_are_not_selected_only_decay(lr):
-    method, before = dynaprompt(slots=5, lr=lr, slot_rule="described"), used_buffer()
-    _, after = method.predict(PAIR.model, before, PAIR.views(1, 8))
-    emptied = before.order[0]
-    used = [slot for slot in range(5) if after.use[slot] != before.use[slot] and slot != emptied]
-    for slot in set(range(5)) - {emptied, *used}:
-        torch.testing.assert_close(after.offsets[slot], before.offsets[slot] * (1 - lr * 0.01))
-    assert not torch.equal(after.offsets, before.offsets)
-
-
 def test_equal_slots_stay_equal_and_share_the_lowest_slots_values():
     """Rounding errors depend on the batch, but cannot make equal slots different."""
     buffer = used_buffer(slots=6)
@@ -159,68 +137,7 @@ def test_equal_slots_stay_equal_and_share_the_lowest_slots_values():
     assert not torch.equal(gradients[1], gradients[0])
 
 
-def test_a_slot_selected_twice_counts_twice():
-    method, buffer = dynaprompt(DYNAPROMPT[CTPT]), with_all_features(PAIR.model, used_buffer())
-    selection = method.select(PAIR.model, buffer, PAIR.views(1, 8)[0])
-    once = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2]))
-    twice = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2, 2]))
-    torch.testing.assert_close(once[1] * 2 / 3, twice[1])
-    torch.testing.assert_close(once[2] * 4 / 3, twice[2])
-    assert buffer.after_selecting([2, 2]).use[2] == buffer.use[2] + 2
-
-
-def test_the_least_recently_selected_slot_is_emptied_if_none_is_fresh():
-    full = used_buffer()
-    emptied = full.with_fresh_slot()
-    slot = full.order[0]
-    assert [emptied.use[index] for index in range(5)] == [int(index != slot) for index in range(5)]
-    assert not emptied.offsets[slot].any()
-    assert torch.equal(emptied.features[slot], full.initial_features)
-    assert full.offsets[slot].any(), "the original buffer must not change"
-    assert emptied.with_fresh_slot() is emptied
-
-
-def test_an_emptied_slot_has_the_initial_prompt_of_the_stream():
-    """After pretraining, the initial prompt is the learned context and not the words."""
-    context = PAIR.context + 0.1 * torch.randn(PAIR.context.shape, generator=torch.Generator().manual_seed(1))
-    method = dynaprompt(slots=2)
-    initial = method.start(PAIR.model, context, 9)
-    _, state = method.predict(PAIR.model, initial, PAIR.views(9, 8))
-    emptied = state.with_fresh_slot()
-    slot = emptied.use.index(0)
-    torch.testing.assert_close(emptied.features[slot], PAIR.model.features(context), atol=2e-6, rtol=0)
-
-
-def test_a_stored_state_continues_bit_for_bit():
-    method, samples = dynaprompt(slots=3), PAIR.views(8, 8)
-    initial = method.start(PAIR.model, PAIR.context, 8)
-    _, middle = method.predict(PAIR.model, initial, samples[:4])
-    restored = method.unpack(initial, method.pack(middle))
-    logits, last = method.predict(PAIR.model, restored, samples[4:])
-    expected, expected_last = method.predict(PAIR.model, middle, samples[4:])
-    assert torch.equal(logits, expected)
-    packed, expected_packed = method.pack(last), method.pack(expected_last)
-    assert all(torch.equal(packed[name], expected_packed[name]) for name in ("offsets", "order", "use"))
-    assert (initial.order, initial.use) == ((0, 1, 2), (0, 0, 0)), "the initial state must not change"
-    assert not initial.offsets.any()
-
-
 def test_a_single_view_gives_finite_results():
     logits, state = dynaprompt(slots=3).predict(PAIR.model, used_buffer(3), PAIR.views(4, 1))
     assert logits.isfinite().all()
     assert state.offsets.isfinite().all()
-
-
-def test_the_difference_is_taken_to_the_mean_of_the_other_views():
-    logits = torch.tensor([[[3.0, 0.0], [1.0, 0.0]]])
-    expected = [2.0]
-    for others in (1, 2):
-        repeated = torch.cat([logits[:, :1], logits[:, 1:].repeat(1, others, 1)], dim=1)
-        assert dynaprompt(slot_rule="released")._difference(repeated).tolist() == expected
-
-
-@pytest.mark.parametrize("rule", ["corrected", "described"])
-def test_selection_rules_give_different_results(rule):
-    methods = [dynaprompt(slots=5, slot_rule=name) for name in (rule, "released")]
-    actual, released = (method.predict(PAIR.model, used_buffer(), PAIR.views(6, 8))[0] for method in methods)
-    assert (actual.softmax(-1) - released.softmax(-1)).abs().max() > 1e-2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import pickle
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -273,28 +272,10 @@ def assert_equals_the_loops(labels: Labels, probabilities: Probabilities) -> Non
         assert value == pytest.approx(NAIVE[name](labels, probabilities), abs=CLOSE, rel=1e-12), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("samples", "classes"), [(1, 2), (1, 60), (2, 2), (31, 3), (120, 2), (76, 60)])
-def test_every_metric_equals_a_plain_loop(kind, samples, classes):
-    assert_equals_the_loops(*kind(samples, classes))
-
-
-@given(st.sampled_from(KINDS), st.integers(1, 60), st.integers(1, 8), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
-def test_every_metric_equals_a_plain_loop_for_any_shape(kind, samples, classes, seed):
+@given(st.sampled_from(KINDS), st.integers(1, 120), st.sampled_from([1, 2, 3, 7, 60]), st.integers(0, 2**32 - 1))
+@settings(max_examples=80, deadline=None)
+def test_every_metric_equals_a_plain_loop(kind, samples, classes, seed):
     assert_equals_the_loops(*kind(samples, classes, seed))
-
-
-def test_the_ranks_of_adaptive_bins_are_rounded_in_single_precision():
-    """Where 0.05 * (N - 1) is close to a half, double precision gives another rank."""
-    differs_in_double_precision = 0
-    for samples in range(1, 500):
-        ranks = np.rint(EDGES * np.float32(samples - 1))
-        released = (torch.linspace(0, 1, 21) * (samples - 1)).round().numpy()
-        np.testing.assert_array_equal(ranks, released)
-        in_double_precision = np.rint(np.linspace(0, 1, 21) * (samples - 1))
-        differs_in_double_precision += not np.array_equal(ranks, in_double_precision)
-    assert differs_in_double_precision > 0
 
 
 # --- conventions ---------------------------------------------------------------------------------
@@ -313,45 +294,6 @@ def test_bins_are_open_below_and_closed_above():
             assert bins_of(np.nextafter(edge, np.float32(1))) == [i]
 
 
-def test_edges_are_twentieths_in_single_precision():
-    assert EDGES.dtype == np.float32
-    np.testing.assert_allclose(EDGES, np.arange(21) / 20, rtol=0, atol=2**-25)
-    np.testing.assert_array_equal(EDGES, torch.linspace(0, 1, 21).numpy())
-
-
-def test_a_probability_of_zero_is_in_no_bin_of_any_class():
-    labels, probabilities = np.array([0, 1]), np.array([[1, 0], [1, 0]], np.float32)
-    actual = predictions(labels, probabilities)
-    assert actual.class_bins.counts.sum(axis=1).tolist() == [2, 0]
-    assert actual.class_bins.hits.sum(axis=1).tolist() == [1, 0]
-    assert score(actual)["sce"] == 25  # class 0 has 1 hit and confidences of 2 in all; class 1 is in no bin
-
-
-def test_a_certain_mistake_costs_the_logarithm_of_the_smallest_normal_number():
-    actual = score(predictions(np.array([1]), np.array([[1, 0]], np.float32)))
-    assert actual["nll"] == pytest.approx(126 * math.log(2))
-    assert actual["brier"] == 2
-
-
-def test_top5_accuracy_of_five_classes_is_100_and_of_six_classes_can_be_lower():
-    labels = np.arange(5)
-    assert score(predictions(labels, np.tile(EDGES[1:6], (5, 1))))["accuracy_top5"] == 100
-    assert score(predictions(np.arange(6), np.tile(EDGES[1:7], (6, 1))))["accuracy_top5"] == pytest.approx(500 / 6)
-
-
-def test_of_classes_with_equal_probabilities_the_earlier_one_ranks_first():
-    actual = predictions(np.arange(7), np.full((7, 7), 1 / 7, np.float32))
-    assert actual.predicted.tolist() == [0] * 7
-    assert actual.in_top5.tolist() == [True] * 5 + [False] * 2
-
-
-def test_aurc_of_equal_confidences_is_their_error_rate_in_whichever_order_the_images_come():
-    probabilities = np.array([[0.75, 0.25]] * 3, np.float32)
-    for labels in itertools.permutations([0, 1, 1]):
-        whole = predictions(np.array(labels), probabilities)
-        assert score(whole)["aurc"] == pytest.approx(2 / 3, rel=1e-12)
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_the_calibration_part_of_the_nll_is_small_and_never_negative_for_a_calibrated_model(seed):
     """With one accuracy for all confidences from 0.95 to 1, it was negative, and the refinement was above the NLL."""
@@ -362,12 +304,6 @@ def test_the_calibration_part_of_the_nll_is_small_and_never_negative_for_a_calib
     scores = score(predictions(labels, probabilities))
     assert 0 <= scores["nll_calibration"] < 0.005
     assert scores["nll_refinement"] <= scores["nll"]
-
-
-def test_equal_confidences_give_no_adaptive_bin_and_an_aece_of_zero():
-    probabilities = np.array([[0.75, 0.25]] * 4, np.float32)
-    actual = score(predictions(np.array([1, 1, 1, 1]), probabilities))
-    assert (actual["aece"], actual["ece"]) == (0, 75)
 
 
 def test_half_precision_probabilities_are_read_exactly():
@@ -422,16 +358,6 @@ def test_reading_probabilities_in_blocks_gives_the_same_bits(monkeypatch):
     whole = predictions(labels, probabilities)
     monkeypatch.setattr(metrics, "BLOCK", 64)
     assert_same(predictions(labels, probabilities), whole)
-
-
-def test_a_transposed_view_gives_the_same_bits():
-    labels, probabilities = overconfident(30, 60)
-    assert_same(predictions(labels, np.asfortranarray(probabilities)), predictions(labels, probabilities))
-
-
-def test_a_pickled_shard_is_small():
-    labels, probabilities = overconfident(64, 1000)
-    assert len(pickle.dumps(predictions(labels, probabilities))) < 3 * 8 * 1000 * BINS + 10_000
 
 
 def test_columns_stay_with_their_samples_in_blocks_and_shards(monkeypatch):
@@ -532,17 +458,11 @@ def test_bad_input_is_refused_with_the_samples_name(ids, labels, probabilities, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"nll": np.array([0, np.nan])}, "sample 'sample 1': nll is nan"),
-        ({"brier": np.array([0, np.inf])}, "sample 'sample 1': brier is inf"),
-        ({"confidence": np.array([0, np.nan], np.float32)}, "sample 'sample 1': confidence is nan"),
-        ({"confidence": np.array([0, 0.5])}, "confidence must be 2 values of float32, got float64"),
-        ({"labels": np.array([0, 3])}, "sample 'sample 1': labels is 3"),
-        ({"predicted": np.array([0])}, "predicted must be 2 values"),
         ({"ids": ("a", "a")}, "sample 'a' appears more than once"),
         ({"columns": {"logits": np.zeros((3, 3))}}, "column logits must have 2 rows, got 3"),
     ],
 )
-def test_stored_results_are_checked_when_read(changes, message):
+def test_predictions_with_repeated_ids_or_missing_rows_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         dataclasses.replace(predictions(np.array([0, 1]), GOOD), **changes)
 

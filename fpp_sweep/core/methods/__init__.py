@@ -16,9 +16,9 @@ __all__ = ["Method", "TextModel", "build_method"]
 def build_method(name: str, adapt: AdaptConfig, group: str, dataset: str = "") -> Method[Any]:
     """Build a method by name; settings that `adapt` leaves open are the published ones for the group or the dataset."""
     row = catalogue.method(name)
-    if dataset:
-        _warn_of_defaults(row, adapt, dataset)
-    adapt = with_released(row.name, dataset, adapt)
+    filled = with_released(row.name, dataset, adapt)
+    _warn_of_defaults(row.name, dataset, adapt, filled)
+    adapt = filled
     penalty = None
     if row.penalty is not None:
         penalty = catalogue.code_of(row.penalty)
@@ -31,13 +31,12 @@ def build_method(name: str, adapt: AdaptConfig, group: str, dataset: str = "") -
     return method
 
 
-def _warn_of_defaults(row: catalogue.MethodRow, adapt: AdaptConfig, dataset: str) -> None:
+def _warn_of_defaults(method: str, dataset: str, adapt: AdaptConfig, filled: AdaptConfig) -> None:
     """Log the settings that are neither set nor released for a dataset, with the values that are used."""
-    filled = with_released(row.name, dataset, adapt)
     defaults = []
-    for key in keys_without_released_value(row.name, dataset):
+    for key in keys_without_released_value(method, dataset):
         name = key.removeprefix("adapt.")
         if getattr(adapt, name) is None:
             defaults.append(f"{key}={getattr(filled, name)}")
-    if defaults:
-        warn_once(f"{dataset}: no settings of {row.name} are released for this dataset; uses {' '.join(defaults)}")
+    if defaults and dataset:
+        warn_once(f"{dataset}: no settings of {method} are released for this dataset; uses {' '.join(defaults)}")

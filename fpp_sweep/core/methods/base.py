@@ -1,7 +1,8 @@
 """The contract of a method, and the models that it sees.
 
 A method sees the image features of a few samples at a time, in the order of the stream, and returns logits for view 0,
-the plain image. To add one, write a class with `start` and `predict` and add its row to `fpp_sweep.spec.catalogue`.
+the plain image. To add one, write a class with `start` and `predict`, and its table in
+`fpp_sweep/spec/catalogue.toml`.
 
 - A method that needs only image features and a (K, D) matrix of text features, such as a feature cache or a vote, takes
   `model.classifier(context)` in `start` and uses nothing else of the model. `ZeroShot` is the smallest example.

@@ -10,7 +10,6 @@ tower's backward pass. Both are exact; the number of samples decides which one i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -110,37 +109,22 @@ class ByJacobian:
         return product.view(-1, *self._context_shape) / scale
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Cost of the first gradient, in token positions that go through the tower: once, and for each sample.
+def jacobian_cost(texts: Texts, tokens: int, samples: int) -> float:
+    """Return the cost of J and its products, in token positions that go through the tower, forward or backward.
 
-    Forward and backward passes cost about the same for a position.
+    Building J takes D backward passes through all whole texts; a sample costs a matrix product with J.
     """
-
-    fixed: float
-    per_sample: float
-
-    def total(self, samples: int) -> float:
-        return self.fixed + self.per_sample * samples
-
-
-def backward_cost(texts: Texts, tokens: int) -> Cost:
-    return Cost(fixed=0, per_sample=texts.positions(tokens))
-
-
-def jacobian_cost(texts: Texts, tokens: int) -> Cost:
-    """Building J takes D backward passes through all whole texts; a sample costs a matrix product with J."""
     tower = texts.tower
     products_of_sample = len(texts) * tower.feature_size * tokens * tower.width  # entries of J
     fixed = tower.feature_size * texts.whole_positions(tokens)
-    return Cost(fixed=fixed, per_sample=products_of_sample / tower.products_per_position)
+    return fixed + products_of_sample / tower.products_per_position * samples
 
 
 def first_gradient(texts: Texts, context: Tensor, samples: int) -> FirstGradient:
     """Return the cheaper form for a number of samples; J is built only where it fits in memory."""
     tokens = len(context)
     fits = jacobian_bytes(texts, context) <= CACHE_FRACTION * texts.tower.memory.device
-    if fits and jacobian_cost(texts, tokens).total(samples) < backward_cost(texts, tokens).total(samples):
+    if fits and jacobian_cost(texts, tokens, samples) < texts.positions(tokens) * samples:
         return ByJacobian(texts, context)
     return ByBackward(texts, context)
 

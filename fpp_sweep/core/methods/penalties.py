@@ -1,6 +1,6 @@
 """Penalties on the text features that methods add to the entropy: functions of unit features (*B, K, D) -> (*B,).
 
-To add one, write a function here and name it in a row of `fpp_sweep.spec.catalogue`, which also has its weight.
+To add one, write a function here and name it in a row of `fpp_sweep/spec/catalogue.toml`, which also has its weight.
 """
 
 from __future__ import annotations
