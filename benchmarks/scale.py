@@ -39,8 +39,7 @@ from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
 from fpp_sweep.sweep.api import Options, Sweep
-from fpp_sweep.sweep.opening import OpenedSweep
-from fpp_sweep.sweep.sweep_info import new_info
+from fpp_sweep.sweep.sweep_record import new_info
 from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.tracking.delivery import deliver
 from fpp_sweep.tracking.stores import open_store
@@ -274,7 +273,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
     uri = f"sqlite:///{root}/mlflow.db"
     open_store(uri)
     with session(None, cpus=2, verbose=False):
-        from fpp_sweep.sweep.driver import SweepDriver
+        from fpp_sweep.sweep.driver import OpenedSweep, SweepDriver  # load Ray, after its environment is set
 
         pool = start_light_pool(folder.tasks, workers, args)
         pool.open()

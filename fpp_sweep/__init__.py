@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fpp_sweep.sweep.api import Options as Options
     from fpp_sweep.sweep.api import Sweep as Sweep
     from fpp_sweep.sweep.local_run import run_locally as run_locally
-    from fpp_sweep.sweep.run import run_sweep as run_sweep
+    from fpp_sweep.sweep.start import run_sweep as run_sweep
 
 
 MODULES = {  # where each public name is defined
@@ -52,7 +52,7 @@ MODULES = {  # where each public name is defined
     "penalty": "spec.plugins",
     "preset": "spec.config",
     "run_locally": "sweep.local_run",
-    "run_sweep": "sweep.run",
+    "run_sweep": "sweep.start",
     "sampler": "spec.plugins",
 }
 __all__ = ["__version__", *MODULES]

@@ -26,22 +26,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the trials and print their tables; exit with status 1 if a trial failed."""
     args = parse(argv)
     words = typed_words(argv)
-    from fpp_sweep.sweep import folders, launch, request  # load much that --help does without
+    from fpp_sweep.sweep import command_line, folders  # load much that --help does without
 
     plugins.load_plugins(*args.plugin)
-    options = launch.options_of(args)
+    options = command_line.options_of(args)
     config = args.config
     recorded: list[str] = []
     if args.trial is not None:
-        config, recorded = request.recorded_trial(find_sweep(str(args.trial.parent)), args.trial.name)
+        config, recorded = command_line.recorded_trial(find_sweep(str(args.trial.parent)), args.trial.name)
     names_trials = bool(config or args.method or args.prompt or args.anchor_prompt)
     with flags_in_errors(args):
         if options.resume and not names_trials:
             folder = folders.resumed_folder(options, "evaluate")
             options = replace(options, root=folder.path.parent, name=folder.path.name)
-            space = request.space_of_sweep(folder, overrides(args))
+            space = command_line.space_of_sweep(folder, overrides(args))
         else:
-            space = request.space_to_evaluate(
+            space = command_line.space_to_evaluate(
                 [*recorded, *overrides(args)],
                 config=config,
                 methods=args.method,
@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                 anchor_prompt=args.anchor_prompt,
             )
     in_process = args.address is None and space.work.workers is None
-    folder = launch.launch(space, options, command="evaluate", words=words, in_process=in_process, export=True)
+    folder = command_line.run_command(
+        space, options, command="evaluate", words=words, in_process=in_process, export=True
+    )
     if any(record.state == "failed" for record in folder.trials()):
         raise SystemExit(1)
 

@@ -20,13 +20,13 @@ from fpp_sweep.spec.messages import printable
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     sweep = find_sweep(args.sweep)
-    from fpp_sweep.sweep import steering  # reads records, which --help does without
+    from fpp_sweep.sweep import command_line  # reads records, which --help does without
 
     if args.command == "stop":
-        text = steering.stop_trial(sweep, args.trial)
+        text = command_line.stop_trial(sweep, args.trial)
     else:
         plugins.load_plugins(*args.plugin)
-        text = steering.change_space(sweep, args.command, args.values)
+        text = command_line.change_space(sweep, args.command, args.values)
     print(printable(text))
 
 

@@ -34,21 +34,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(list_shipped_spaces(min(terminal_width(), LINE_COLUMNS)))
         return
     words = typed_words(argv)
-    from fpp_sweep.sweep import folders, launch, request  # load much that --help does without
+    from fpp_sweep.sweep import command_line, folders  # load much that --help does without
 
     plugins.load_plugins(*args.plugin)
-    options = launch.options_of(args)
+    options = command_line.options_of(args)
     with flags_in_errors(args):
         if args.space is None:
             folder = folders.resumed_folder(options)
             options = replace(options, root=folder.path.parent, name=folder.path.name)
-            space = request.space_of_sweep(folder, overrides(args), config=args.config)
+            space = command_line.space_of_sweep(folder, overrides(args), config=args.config)
         else:
-            space = request.space_to_tune(args.space, overrides(args), config=args.config)
+            space = command_line.space_to_tune(args.space, overrides(args), config=args.config)
     if args.dry_run:
-        launch.print_dry_run([space], args.worker_counts)
+        command_line.print_dry_run([space])
         return
-    folder = launch.launch(space, options, command="tune", words=words)
+    folder = command_line.run_command(space, options, command="tune", words=words)
     if folder.info().state != "finished":
         raise SystemExit(1)
 
@@ -68,28 +68,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     dry_run = options.add_argument_group("dry run")
     dry_run_help = "show the resolved configs, the tasks and an estimate of the cost; run nothing"
     dry_run.add_argument("--dry-run", action="store_true", help=dry_run_help)
-    counts_help = "with --dry-run: estimate the time with these numbers of workers, such as 1,4,16"
-    dry_run.add_argument("--worker-counts", type=worker_counts, default=(), metavar="N,N", help=counts_help)
     args = options.parse_args(argv)
     if args.space is None and args.resume is None and not args.list_spaces:
         raise InputError("--space: is missing; give a file or a shipped space, which --list-spaces lists")
-    if args.worker_counts and not args.dry_run:
-        raise InputError("--worker-counts: needs --dry-run")
     return args
-
-
-def worker_counts(text: str) -> tuple[int, ...]:
-    """Return the numbers of workers that a flag lists.
-
-    >>> worker_counts("1,16")
-    (1, 16)
-    """
-    counts = []
-    for word in text.split(","):
-        if not word.isdecimal() or int(word) < 1:
-            raise argparse.ArgumentTypeError(f"invalid worker counts {text!r}: use for example 1,4,16")
-        counts.append(int(word))
-    return tuple(counts)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.doctor import Target, check_mlflow, check_plan_of, findings_by_machine, target_of
 from fpp_sweep.sweep.plan import splits_of_space
-from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.sweep.worker_pool import worker_spec
 from tests.kit.datasets import build_coop
 from tests.kit.disks import mounted
 from tests.kit.processes import ROOT, environment, killed_at_end, start_tune

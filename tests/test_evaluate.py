@@ -27,10 +27,10 @@ from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.command_line import space_to_evaluate
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.local_run import local_worker_spec, run_locally
-from fpp_sweep.sweep.recording import errors_for_command
-from fpp_sweep.sweep.request import space_to_evaluate
+from fpp_sweep.sweep.sweep_record import errors_for_command
 from tests.kit.datasets import build_coop, build_folders, jpeg
 from tests.kit.disks import mounted
 from tests.kit.names import TPT, ZERO_SHOT

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.space.reading import load_space
-from fpp_sweep.sweep.resume_command import RESUMES_LEFT
+from fpp_sweep.sweep.api import RESUMES_LEFT
 from tests.kit.disks import mounted
 from tests.kit.processes import (
     assert_same_as_in_one_process,

@@ -213,7 +213,7 @@ from fpp_sweep import tune
 
 class Ends:
     def find_spec(self, name, *_):
-        if name == "fpp_sweep.sweep.run":  # which loads what a sweep needs
+        if name == "fpp_sweep.sweep.start":  # which loads what a sweep needs
             raise SystemExit
 
 sys.meta_path.insert(0, Ends())
@@ -265,10 +265,10 @@ def test_processes_load_what_they_need_and_no_more(loaded):
     assert loaded["the scheduler"][1] == {"numpy"}
     assert loaded["the core"][1] == {"numpy", "psutil", "torch"}  # it measures the free memory before each batch
     # until all names are checked; rich has drawn the heading before
-    assert loaded["an evaluation in one process"][1] == {"numpy", "rich"}
+    assert loaded["an evaluation in one process"][1] == {"numpy", "psutil", "rich"}
     assert loaded["one command"][1] == set()
 
 
 def test_a_sweep_is_announced_before_anything_heavy_is_loaded(loaded):
     # they check the space and its datasets, and draw the heading
-    assert loaded["the header"][1] == {"numpy", "rich"}
+    assert loaded["the header"][1] == {"numpy", "psutil", "rich"}

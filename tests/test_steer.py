@@ -16,7 +16,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.steer import main
-from fpp_sweep.sweep.request import space_to_tune
+from fpp_sweep.sweep.command_line import space_to_tune
 from tests.kit.names import OTPT, TPT, ZERO_SHOT
 from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, signal_tree, start_tune
 from tests.kit.records import build_sweep

@@ -38,10 +38,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder = args.out / folder_name_of(args.name, args.model)
         selection = select(args)
     from fpp_sweep.reproduce.running import run_selection  # start-up time
-    from fpp_sweep.sweep import api, launch  # start-up time
+    from fpp_sweep.sweep import api  # start-up time
+    from fpp_sweep.sweep import command_line as sweeps  # likewise
 
     if args.dry_run:
-        launch.print_dry_run(list(selection.spaces.values()))
+        sweeps.print_dry_run(list(selection.spaces.values()))
         return
     require_writable(folder.parent)
     command = command_line("reproduce", typed_words(argv))

@@ -19,8 +19,8 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_own, write_json
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.preflight import check_before_ray_start
-from fpp_sweep.sweep.run import run_sweep
+from fpp_sweep.sweep.plan import check_before_ray_start
+from fpp_sweep.sweep.start import run_sweep
 from fpp_sweep.sweep.worker_pool import Workers, open_workers
 from fpp_sweep.tracking.delivery import deliver
 from fpp_sweep.tracking.stores import one_line, uri_of_folder

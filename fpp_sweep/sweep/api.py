@@ -17,7 +17,6 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.plugins import loaded
 from fpp_sweep.spec.specs import PluginFile
-from fpp_sweep.sweep.resume_command import RESUMES_LEFT
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-untyped]
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 
 MAX_RESUMES = 3
+RESUMES_LEFT = "FPP_SWEEP_RESUMES_LEFT"  # variable that a driver sets for the process in which it resumes its sweep
 
 
 class InterruptedSweep(KeyboardInterrupt):

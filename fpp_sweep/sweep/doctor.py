@@ -27,12 +27,15 @@ from fpp_sweep.spec.errors import escaped, problem_of_system
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.node_checks import findings_of_nodes
-from fpp_sweep.sweep.plan import check_plan, sources_of, splits_of_space
-from fpp_sweep.sweep.preflight import check_before_ray_start
-from fpp_sweep.sweep.request import space_to_tune
-from fpp_sweep.sweep.worker_pool import gpus_of_a_worker, machine_of_session, needs_of_workers
-from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.sweep.command_line import space_to_tune
+from fpp_sweep.sweep.plan import check_before_ray_start, check_plan, sources_of, splits_of_space
+from fpp_sweep.sweep.worker_pool import (
+    findings_of_nodes,
+    gpus_of_a_worker,
+    machine_of_session,
+    needs_of_workers,
+    worker_spec,
+)
 from fpp_sweep.tracking.stores import check_address, open_store, sqlite_file, uri_of_new_sweep
 from fpp_sweep.workers.needs import Resources
 from fpp_sweep.workers.session import machines_of_session, session

@@ -6,31 +6,124 @@ module only after `workers.session` has set them.
 
 from __future__ import annotations
 
+import json
 import os
-import signal
+import shlex
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 
-from fpp_sweep.records.folder import SweepRecord
+from fpp_sweep.records.folder import SweepFolder, SweepRecord
+from fpp_sweep.records.front import front_of
+from fpp_sweep.search.job import TrialContext
+from fpp_sweep.search.question import TAKEN_OVER, asked_now, with_answer
+from fpp_sweep.search.searcher import ChangeListener, SweepSearcher, run_tune
+from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.space.space import Space
+from fpp_sweep.spec.errors import InputError, first_line
+from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.messages import note, stage
-from fpp_sweep.sweep.api import Options
+from fpp_sweep.spec.specs import PluginFile
+from fpp_sweep.sweep.api import RESUMES_LEFT, Options
 from fpp_sweep.sweep.live import Display, live_status
-from fpp_sweep.sweep.notify import notify
-from fpp_sweep.sweep.opening import OpenedSweep, reopen
-from fpp_sweep.sweep.recording import EndState, SweepRecorder, end_state
+from fpp_sweep.sweep.plan import check_plan
 from fpp_sweep.sweep.reporter import Reporter
-from fpp_sweep.sweep.resume_command import print_next_command, resume_in_new_process
-from fpp_sweep.sweep.searching import context_of, new_searcher, run_jobs
+from fpp_sweep.sweep.summary import print_next_command, resume_command
+from fpp_sweep.sweep.sweep_record import EndState, Start, SweepRecorder, end_state, image_changes, with_inputs
+from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.tracking.delivery import DeliveryThread, print_later_delivery
+from fpp_sweep.trial.plan import Plan
+from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.workers.ray_session import end_services
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
 
+
+@dataclass(frozen=True, slots=True)
+class OpenedSweep:
+    """The workers and the plan of a sweep, checked."""
+
+    workers: Workers
+    plan: Plan
+    later_plans: Mapping[str, Plan]  # plans of the final stage and the test split; empty: there is no final stage
+
+
+def open_sweep(start: Start, workers: Workers) -> OpenedSweep:
+    """Check that all inputs exist and are those of the start, record them, and tell the workers the tasks' keys."""
+    pool, model = workers.pool, workers.model
+    stage("looking at datasets and prompts")
+    try:
+        plan, later_plans, validation = check_plan(start.space, pool)
+    except TaskFailed as error:
+        raise InputError(error.reason) from error
+    datasets = plan.datasets_by_key()
+    for later_plan in later_plans.values():
+        datasets.update(later_plan.datasets_by_key())
+    before = start.record.info
+    info = with_inputs(before, start.space, model, datasets.values(), validation)
+    images = {split: later_plans.get(split, plan).images(split) for split in (*plan.datasets, *later_plans)}
+    info = replace(info, images_by_split=images)
+    for line in (*validation.notes, *start.space.notes(), *image_changes(before, info)):
+        note(line)
+    pool.begin(TaskKeys(model, datasets, validation.prompts))
+    start.accept(info)
+    return OpenedSweep(workers, plan, later_plans)
+
+
+def reopen(record: SweepRecord, space: Space, command: int, workers: Workers) -> OpenedSweep | None:
+    """Ask the space of a command of a running sweep with the same workers; refused inputs change nothing."""
+    before = record.info
+    answers = with_answer(before.answers, command, TAKEN_OVER)
+    asked = SweepRecord(record.folder, replace(before, answers=answers, **asked_now(before, space)))
+    try:
+        opened = open_sweep(Start(space=space, record=asked, before=before), workers)
+    except InputError as error:
+        record.update(answers=with_answer(before.answers, command, f"refused: {error}"))
+        return None
+    record.info = asked.info
+    return opened
+
+
+def new_searcher(
+    space: Space, record: SweepRecord, opened: OpenedSweep, poller: StatusPoller, listeners: Sequence[ChangeListener]
+) -> SweepSearcher:
+    """Return the searcher of a space; its listeners are called when a trial starts or ends."""
+    return SweepSearcher(
+        space,
+        record,
+        plan=opened.plan,
+        has_final_stage=bool(opened.later_plans),
+        poller=poller,
+        gpus_per_worker=opened.workers.gpus_per_worker,
+        listeners=listeners,
+    )
+
+
+def context_of(folder: SweepFolder, space: Space, opened: OpenedSweep, plugins: tuple[PluginFile, ...]) -> TrialContext:
+    """Return what all jobs of a space have in common."""
+    return TrialContext(
+        folder=folder,
+        executor=opened.workers.pool,
+        plan=opened.plan,
+        later_plans=opened.later_plans,
+        space=space,
+        plugins=plugins,
+    )
+
+
+def run_jobs(searcher: SweepSearcher, context: TrialContext) -> None:
+    """Run the baselines, and trials until the searcher has no more."""
+    searcher.prepare_jobs()
+    with TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as tune_folder:
+        run_tune(searcher, context, tune_folder)  # nothing reads Tune's own records
+
+
+NOTIFY_TIMEOUT = 10.0  # seconds for the user's command at the end
 # seconds that the end of a sweep waits for MLflow
 DELIVERY_TIMEOUT = 60.0
 INTERRUPTED_DELIVERY_TIMEOUT = 10.0  # after an interrupt
-HURRIED_DELIVERY_TIMEOUT = 3.0  # after a second interrupt
 
 
 class SweepDriver:
@@ -115,19 +208,7 @@ class SweepDriver:
             self.close()
 
     def close(self) -> None:
-        """Write the report and deliver to MLflow; a second Ctrl-C skips the report, and a third one everything."""
-        try:
-            self._report_and_deliver()
-        except KeyboardInterrupt:
-            handler_before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third Ctrl-C ends the process at once
-            try:
-                stage("interrupted: leaving without the report, closing MLflow's run")
-                self._deliver(HURRIED_DELIVERY_TIMEOUT)
-            finally:
-                signal.signal(signal.SIGINT, handler_before)  # a notebook or program goes on
-            raise
-
-    def _report_and_deliver(self) -> None:
+        """Write the report and deliver to MLflow; a second Ctrl-C skips what is left, which `show` and `sync` write."""
         self.poller.close()
         self.display.close()
         stage("writing the report, bringing MLflow up to date")
@@ -158,3 +239,33 @@ class SweepDriver:
         print_next_command(self.folder, "", (), "stopped")
         sys.stderr.flush()
         os._exit(1)  # `sys.exit` would end this thread only
+
+
+def notify(command: str, folder: SweepFolder) -> None:
+    """Run the command for a sweep that has ended; note a failure, which never affects the sweep."""
+    info = folder.info()
+    metrics = metrics_of(info.objectives)
+    values = {}
+    for member in front_of(info, folder.trials()).members:
+        values[member.name] = dict(zip(metrics, member.values or (), strict=True))
+    message = json.dumps({"state": info.state, "sweep": str(folder.path), "front": values})
+    try:
+        subprocess.run(
+            shlex.split(command),
+            input=message,
+            text=True,
+            timeout=NOTIFY_TIMEOUT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        note(f"search.notify: {first_line(error)}")
+
+
+def resume_in_new_process(folder: SweepFolder, resumes_left: int) -> None:
+    """Replace this process by one that resumes the sweep."""
+    words = shlex.split(resume_command(folder, folder.info()))
+    sys.stderr.flush()
+    os.environ[RESUMES_LEFT] = str(resumes_left)
+    os.execvp(words[0], words)

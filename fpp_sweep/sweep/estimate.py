@@ -34,7 +34,7 @@ from fpp_sweep.spec.process import cores, terminable
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import BATCH, EvalTask, PretrainTask, Task, effort, views_for
 from fpp_sweep.sweep.plan import check_plan
-from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.sweep.worker_pool import worker_spec
 from fpp_sweep.trial.plan import Plan, flatten, with_pretrainings
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.workers.needs import WorkerNeeds
@@ -198,11 +198,8 @@ class Speed:
         return self.method_start + (task.stop - task.start) * effort(task.config) * self.adapted_image
 
 
-def dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> str:
-    """Return configs, tasks and cost of a sweep, or of several that share their results.
-
-    `worker_counts` are numbers of workers to compare.
-    """
+def dry_run(spaces: Sequence[Space]) -> str:
+    """Return configs, tasks and cost of a sweep, or of several that share their results."""
     with terminable(), tempfile.TemporaryDirectory() as cache:
         stage(f"loading {spaces[0].work.model}")
         worker = _open_worker(spaces[0], cache)
@@ -214,7 +211,7 @@ def dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> str:
     lines: list[str] = []
     for sweep in sweeps:
         lines += config_lines(sweep.space, sweep.configs)
-    lines += [*(f"note: {note}" for note in notes), "", *cost_lines(sweeps, speeds, keys, [workers, *worker_counts])]
+    lines += [*(f"note: {note}" for note in notes), "", *cost_lines(sweeps, speeds, keys, workers)]
     return "\n".join(lines)
 
 
@@ -319,9 +316,9 @@ def _pretrain(worker: Worker, start: TrialConfig, dataset: DatasetInfo, steps: i
 
 
 def cost_lines(
-    sweeps: Sequence[ExpectedSweep], speeds: Mapping[str, Speed], keys: TaskKeys, worker_counts: Sequence[int]
+    sweeps: Sequence[ExpectedSweep], speeds: Mapping[str, Speed], keys: TaskKeys, workers: int
 ) -> Iterator[str]:
-    """Yield the number of tasks, the time of one worker, and about how long sweeps take with numbers of workers."""
+    """Yield the number of tasks, the time of one worker, and about how long the sweeps take."""
     requested: list[Task] = []
     for sweep in sweeps:
         for tasks in sweep.tasks().values():
@@ -335,11 +332,10 @@ def cost_lines(
     work = math.fsum(by_stage.values())
     stages = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in by_stage.items())
     yield f"worker time, measured here: {stages}"
-    for workers in worker_counts:
-        total = format_seconds(OVERHEAD + work / workers)
-        yield f"estimate: about {total} with {plural(workers, 'worker')}, within 30 %"
+    total = OVERHEAD + work / workers
+    yield f"estimate: about {format_seconds(total)} with {plural(workers, 'worker')}, within 30 %"
     budget = sweeps[0].space.search.wall_clock
-    if budget is not None and budget < OVERHEAD + work / worker_counts[0]:
+    if budget is not None and budget < total:
         yield f"the budget of {format_seconds(budget)} may end it earlier"
 
 

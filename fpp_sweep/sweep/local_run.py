@@ -26,12 +26,19 @@ from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import ModelInfo, PluginFile, WorkerSpec
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
-from fpp_sweep.sweep.plan import make_plan, validate
-from fpp_sweep.sweep.preflight import check_before_local_start
-from fpp_sweep.sweep.recording import SweepRecorder, errors_for_command, recording_end
-from fpp_sweep.sweep.start import Start, begin, removing_refused, start_of
-from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
-from fpp_sweep.sweep.worker_spec import shared_results_folder, worker_spec
+from fpp_sweep.sweep.plan import check_before_local_start, make_plan, validate
+from fpp_sweep.sweep.sweep_record import (
+    Start,
+    SweepRecorder,
+    begin,
+    errors_for_command,
+    image_changes,
+    recording_end,
+    removing_refused,
+    start_of,
+    with_inputs,
+)
+from fpp_sweep.sweep.worker_pool import shared_results_folder, worker_spec
 from fpp_sweep.tracking.delivery import deliver_or_explain
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskStore, folder_for

@@ -1,22 +1,34 @@
-"""The plan of a sweep: its datasets, seeds and shards, checked by a worker against model and data."""
+"""The plan of a sweep: its datasets, seeds and shards; what is checked before Ray starts, and what a worker checks."""
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
+from fpp_sweep.core.datasets import custom_datasets, list_split, require_known, require_possible_split, resolve
+from fpp_sweep.core.models.names import require_model
 from fpp_sweep.search.finalists import later_plans
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec import catalogue, plugins
+from fpp_sweep.spec.config import TrialConfig, require_prompt, require_templates
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
 from fpp_sweep.statistics.posthoc_maps import CONFORMAL_SETS, require_images
-from fpp_sweep.sweep.worker_spec import metrics_of_space
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.worker_pool import (
+    metrics_of_space,
+    require_kind_of_device,
+    require_precisions,
+    require_writable_cache,
+)
+from fpp_sweep.tracking.stores import check_address, uri_of_new_sweep
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.posthoc import FITTED_SPLIT, is_fitted, needs_validation
+from fpp_sweep.workers.session import require_reachable
 
 # the settings that say where adaptation starts; some methods start from templates
 START_SETTINGS = ("prompt", "anchor_prompt", "method", "adapt.templates")
@@ -167,3 +179,64 @@ def _extended(points: Iterable[Mapping[str, Any]], param: Param) -> list[dict[st
         if not is_possible or has_unknown_conditions:
             extended.append(dict(point))
     return extended
+
+
+def command_words(command: str) -> list[str]:
+    """Return the command's words, split as a shell does; raise InputError if it cannot be run."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise InputError(f"cannot parse the command ({error}); correct its quotes", "search.notify") from error
+    if not words or not shutil.which(words[0]):
+        raise InputError(f"there is no program {command!r}; give a command that runs here", "search.notify")
+    return words
+
+
+def check_before_start(space: Space, options: Options) -> None:
+    """Raise InputError if the cluster cannot be reached, or something that the space names cannot be used.
+
+    On a cluster only the first worker can tell about files: it may see others than the driver.
+    """
+    if space.search.notify:
+        command_words(space.search.notify)
+    if options.address is not None and options.on_cluster:
+        require_reachable(options.address)
+        return
+    require_model(space.work.model)
+    datasets = require_known(space.work.datasets, space.work.data_root, space.work.dataset_file)
+    require_measured(space, datasets)
+    _require_splits(space, datasets)
+    for source in sorted(sources_of(space)):
+        require_prompt(source.prompt)
+        require_templates(source.templates)
+    require_precisions(space)
+    require_writable_cache(space)
+
+
+def check_before_ray_start(space: Space, options: Options) -> None:
+    """Raise InputError if something cannot be used, or names a device that workers on Ray cannot choose."""
+    require_kind_of_device(space.work)
+    if not options.resume:
+        check_address(uri_of_new_sweep(options.tracking_uri or space.work.tracking_uri))  # before it has a folder
+    check_before_start(space, options)
+
+
+def check_before_local_start(space: Space, options: Options) -> None:
+    """Load plugins; raise InputError if something cannot be used, or needs workers on Ray."""
+    plugins.load(options.plugins)
+    space.require_no_workers()
+    check_before_start(space, options)
+
+
+def _require_splits(space: Space, datasets: Sequence[str]) -> None:
+    """Raise InputError if a dataset never has a split that is used, or if the user's own images lack one.
+
+    Listing the files of all datasets could take minutes.
+    """
+    custom = custom_datasets(space.work.datasets, space.work.dataset_file)
+    for name in datasets:
+        for split in splits_of_space(space):
+            if name in custom:
+                list_split(name, custom[name], split, None)
+            else:
+                require_possible_split(*resolve(name, custom), split)

@@ -8,8 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpp_sweep.records.folder import SweepFolder
@@ -21,22 +19,6 @@ from fpp_sweep.tracking.delivery import DeliveryThread
 if TYPE_CHECKING:
     from fpp_sweep.records.answer import SweepStatistics
     from fpp_sweep.search.searcher import TrialChange
-
-PACKAGE = Path(__file__).parents[1]
-
-
-def child_environment() -> dict[str, str]:
-    """Return the environment of a child that imports this package, and from the folders that this process imports from.
-
-    The current folder is none of them, though Python adds it: a folder from another person may have a numpy.py. If this
-    package was imported from there, as in a notebook inside a checkout, then the package's folder comes first.
-    """
-    folders = [path for path in sys.path if os.path.isabs(path)]
-    package_in_folders = PathFinder.find_spec(PACKAGE.name, folders)
-    if package_in_folders is None or package_in_folders.origin != str(PACKAGE / "__init__.py"):
-        folders.insert(0, str(PACKAGE.parent))
-    return os.environ | {"PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}
-
 
 TABLE_INTERVAL, PAGE_INTERVAL = 2.0, 60.0  # seconds
 PAUSE_FACTOR = 20  # pause before the next page / time that the last page took
@@ -86,10 +68,12 @@ class Reporter:
         words = [sys.executable, "-m", "fpp_sweep.show", str(self._folder.path), "--page"]
         if plugins.loaded():  # those of the sweep
             words += ["--plugin", *self._folder.info().plugin_files.values()]
+        # without the current folder, which may be from another person
+        folders = os.pathsep.join(path for path in sys.path if os.path.isabs(path))
         # in another process group, so that Ctrl-C reaches the driver only, which stops this process
         self._page_process = subprocess.Popen(
             words,
-            env=child_environment(),
+            env=os.environ | {"PYTHONPATH": folders, "PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -27,8 +27,7 @@ from fpp_sweep.spec.errors import InputError, escaped, problem_of_system
 from fpp_sweep.spec.messages import plural, printable
 from fpp_sweep.spec.progress import Screen, duration
 from fpp_sweep.sweep.live import heading, trial_line
-from fpp_sweep.sweep.resume_command import command_that_continues
-from fpp_sweep.sweep.summary import summary_lines
+from fpp_sweep.sweep.summary import command_that_continues, summary_lines
 
 
 def folder_text(path: Path) -> str:

@@ -1,114 +1,73 @@
-"""The start of a driver: of a new sweep, or of one that is resumed, which may be asked another space."""
+"""Run a space to its front, or resume its sweep: checks, Ray and workers, then the driver."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+import os
+from contextlib import ExitStack
+from dataclasses import replace
 
-from fpp_sweep.records.folder import SweepFolder, SweepRecord
-from fpp_sweep.records.records import SweepInfo
-from fpp_sweep.report.html import write_page
-from fpp_sweep.search.question import asked_space, drop_outdated_results
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec import plugins
 from fpp_sweep.spec.messages import note, stage
-from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.sweep_info import new_info, resumed_info, software_changes
-from fpp_sweep.tracking.stores import absolute, check_address, uri_of_folder, uri_of_new_sweep
-
-FIRST_RELOAD_SECONDS = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """The space and the record that a driver starts with."""
-
-    space: Space
-    record: SweepRecord  # of a resumed sweep it is written once the inputs are checked
-    before: SweepInfo | None  # record of a resumed sweep, as it was
-
-    @property
-    def tracking_uri(self) -> str:
-        return self.record.info.tracking_uri
-
-    def accept(self, info: SweepInfo) -> None:
-        """Write the record with the inputs that were checked; from here on the sweep answers the space."""
-        folder = self.record.folder
-        if self.before is not None:
-            drop_outdated_results(folder, self.before.space, self.space)
-        self.record.info = info
-        self.record.update()
+from fpp_sweep.spec.process import let_sigterm_interrupt, set_thread_defaults, terminable
+from fpp_sweep.sweep.api import Options, Sweep
+from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.plan import check_before_ray_start
+from fpp_sweep.sweep.sweep_record import begin, errors_for_command, removing_refused, start_of
+from fpp_sweep.sweep.worker_pool import Workers, sweep_workers
+from fpp_sweep.workers.status import LostSession
 
 
-def start_of(space: Space, options: Options, folder: SweepFolder, *, in_process: bool = False) -> Start:
-    """Return the start of a sweep; raise InputError if the folder of a resumed one cannot answer the space."""
-    if not options.resume:
-        info = new_info(space, options, folder, _store_of(space, options, folder, None, in_process=in_process))
-        return Start(space=space, record=SweepRecord(folder, info), before=None)
-    stage("reading what is done")
-    before = folder.info()
-    space, answers = asked_space(folder, space, options.plugin_digests())
-    uri = _store_of(space, options, folder, before, in_process=in_process)
-    info = resumed_info(before, space, uri, options, answers)
-    for line in software_changes(before, info):
-        note(line)
-    return Start(space=space, record=SweepRecord(folder, info), before=before)
+def run_sweep(space: Space, options: Options | None = None, workers: Workers | None = None) -> Sweep:
+    """Run a space to its end, or resume its sweep, and return the sweep.
 
+    Without `workers` the sweep starts its own, and resumes itself from its folder if their Ray session is lost. Ctrl-C
+    and SIGTERM raise InterruptedSweep after the folder has been put in order; the sweep can be resumed then.
 
-def begin(start: Start) -> None:
-    """Write the record of a new sweep, from which it can be resumed, and a page that stands until the first report.
-
-    Then check the address of MLflow, if the sweep has one.
+    >>> from fpp_sweep import load_space
+    >>> sweep = run_sweep(load_space("perturb"), Options(name="first"))  # doctest: +SKIP
+    >>> [record.name for record in sweep.front()]  # doctest: +SKIP
+    ['trial-0002', 'trial-0000']
     """
-    folder = start.record.folder
-    if start.before is None:
-        start.record.update()
-    if start.tracking_uri:
-        check_address(start.tracking_uri)
-    page = folder.report / "sweep.html"
-    if page.exists():
-        return
-    text = (
-        f"Started at {datetime.now():%H:%M}. No report is written yet; this page loads itself again until one is. "
-        f"If the sweep was killed, this command writes one: fpp-sweep show {folder.path.name} --page"
-    )
-    write_page(page, "waiting.html.j2", title=folder.path.name, text=text, reload_seconds=FIRST_RELOAD_SECONDS)
+    options = options or Options()
+    plugins.load(options.plugins)
+    if workers is None:
+        check_before_ray_start(space, options)
+    return run_checked(space, options, sweep_folder(space, options), workers)
 
 
-@contextmanager
-def removing_refused(start: Start) -> Iterator[None]:
-    """Remove what a new sweep has written if bad input ends it before its first trial."""
-    try:
-        yield
-    except InputError:
-        folder = start.record.folder
-        if start.before is None and not folder.trial_files():
-            _remove_new_folder(folder)
-        raise
+def run_checked(space: Space, options: Options, folder: SweepFolder, workers: Workers | None = None) -> Sweep:
+    """Run or resume a sweep in a folder, as `run_sweep` does, after the checks that need no worker."""
+    set_thread_defaults()
+    if options.verbose:
+        os.environ["MLFLOW_LOGGING_LEVEL"] = "INFO"
+    with folder.locked(), terminable(), errors_for_command(folder):
+        while True:
+            try:
+                links = run_once(space, options, folder, workers)
+                return Sweep(folder, links)
+            except LostSession as error:
+                if workers is not None or not options.resumes_left:
+                    raise
+                note(f"{error}; the sweep resumes itself")
+                space = space_of(folder.info().space, folder.path.name)
+                options = replace(options, resume=True, resumes_left=options.resumes_left - 1)
+                let_sigterm_interrupt()  # again, after the one with which the driver has interrupted itself
 
 
-def _remove_new_folder(folder: SweepFolder) -> None:
-    """Remove what the sweep has written; results of another sweep that the user has put there stay."""
-    if not folder.tasks.exists():
-        shutil.rmtree(folder.path, ignore_errors=True)
-        return
-    for path in (folder.info_file, folder.lock_file):
-        path.unlink(missing_ok=True)
-    shutil.rmtree(folder.report, ignore_errors=True)
+def run_once(space: Space, options: Options, folder: SweepFolder, workers: Workers | None) -> tuple[str, ...]:
+    """Run or resume a sweep in one Ray session, and return its links to MLflow; raise LostSession if Ray is lost."""
+    start = start_of(space, options, folder)
+    with ExitStack() as stack:
+        with removing_refused(start):
+            begin(start)  # from here on a new sweep can be resumed
+            tasks, uri = folder.tasks, start.tracking_uri
+            ready = stack.enter_context(sweep_workers(start.space, options, tasks, uri, workers))
+            stage("loading Ray Tune and Optuna")
+            from fpp_sweep.sweep.driver import SweepDriver, open_sweep  # load Ray, after its environment is set
 
-
-def _store_of(
-    space: Space, options: Options, folder: SweepFolder, before: SweepInfo | None, *, in_process: bool
-) -> str:
-    """Return the MLflow store of a sweep; empty for one in this process that has and requests none."""
-    requested = options.tracking_uri or space.work.tracking_uri
-    if in_process and requested:
-        return absolute(requested)
-    if in_process and (before is None or not before.tracking_uri):
-        return ""
-    if before is None:
-        return uri_of_new_sweep(requested)
-    return uri_of_folder(folder, requested, flag="--tracking-uri")
+            driver = SweepDriver(start.space, start.record, open_sweep(start, ready), options)
+        driver.run()
+    return tuple(driver.mlflow.links)

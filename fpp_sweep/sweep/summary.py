@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
+from fpp_sweep.cli.names import SWEEPS
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front
 from fpp_sweep.records.progress import progress_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
-from fpp_sweep.records.state import state_text
+from fpp_sweep.records.state import is_abandoned, state_text
 from fpp_sweep.records.texts import format_values, question_texts
 from fpp_sweep.report.answer_section import answer_sections, settings_table
 from fpp_sweep.report.document import Block, Section, blocks_to_text
@@ -21,9 +23,9 @@ from fpp_sweep.report.front_files import RESULTS as RESULTS_FILE
 from fpp_sweep.report.front_files import write_results
 from fpp_sweep.report.front_table import front_table
 from fpp_sweep.report.repeat import repeat_command, use_command
-from fpp_sweep.spec.messages import command_line, plural, printable, runnable
+from fpp_sweep.spec.messages import command_line, plural, printable, runnable, runnable_record
 from fpp_sweep.spec.progress import time_shares
-from fpp_sweep.sweep.resume_command import resume_command
+from fpp_sweep.tracking.stores import DEFAULT_URI, absolute
 from fpp_sweep.trial.trial import sum_by_stage
 
 INDENT = 2  # spaces before the second line of a sentence
@@ -221,3 +223,40 @@ def _use_lines(folder: SweepFolder, info: SweepInfo, statistics: SweepStatistics
         label, name = "baseline", answer.best_baseline
     if name is not None and not folder.trial(name).is_imported:
         yield f"{label:{LABEL_COLUMNS}}{use_command(folder, info, name)}"
+
+
+def command_that_continues(folder: SweepFolder, info: SweepInfo) -> str:
+    """Return the command that resumes the sweep; empty if it runs or has come to its end."""
+    if info.state != "interrupted" and not is_abandoned(folder, info):
+        return ""
+    return resume_command(folder, info)
+
+
+def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
+    """Return the command that resumes the sweep; a table of a reproduction is continued by the command that began it.
+
+    The command names what a folder from elsewhere must not choose: plugins, the Ray cluster, and another MLflow.
+    """
+    if info.group:
+        return runnable_record(info.command)
+    name = str(folder.path)
+    if folder.path.parent == SWEEPS.absolute():
+        name = folder.path.name
+    words = ["--resume", name]
+    if info.plugin_files:
+        words += ["--plugin", *info.plugin_files.values()]
+    if info.address:
+        words += ["--address", info.address]
+    if info.tracking_uri and info.tracking_uri != absolute(DEFAULT_URI):
+        words += ["--tracking-uri", info.tracking_uri]
+    return runnable(command_line("evaluate" if info.evaluate_only else "tune", words))
+
+
+def print_next_command(folder: SweepFolder, command: str, words: Sequence[str], event: str) -> None:
+    """Print what ended the run, and the command that resumes the sweep, or begins one that had no first step."""
+    title = f"{event} before the sweep began; to begin:"
+    next_command = runnable(command_line(command, words))
+    if folder.has_sweep:
+        title = f"{event}; to continue:"
+        next_command = resume_command(folder, folder.info())
+    print(f"{title}\n    {next_command}", file=sys.stderr)

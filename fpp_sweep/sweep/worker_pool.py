@@ -3,29 +3,166 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fpp_sweep.checks.findings import Finding, compare_machines
+from fpp_sweep.checks.machine import check_machine
+from fpp_sweep.checks.versions import LIBRARIES
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import InputError, first_line
+from fpp_sweep.spec.files import default_cache, existing_part
 from fpp_sweep.spec.messages import note, plural, stage
 from fpp_sweep.spec.process import cores, interrupts_wait
-from fpp_sweep.spec.specs import ModelInfo
+from fpp_sweep.spec.specs import ModelInfo, StagePrecision, WorkerSpec, adaptation_precision, pretraining_precision
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.node_checks import check_nodes, shared_environment
-from fpp_sweep.sweep.worker_spec import shared_results_folder, worker_spec
 from fpp_sweep.tracking.stores import open_store
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.workers.needs import Resources, WorkerNeeds, require_room
-from fpp_sweep.workers.session import free_resources, gpus_of_this_machine, machines_of_session, session
+from fpp_sweep.workers.session import free_resources, gpus_of_this_machine, machines_of_session, on_every_node, session
 
 if TYPE_CHECKING:
     from fpp_sweep.workers.actors import Pool
+
+
+def worker_spec(space: Space, gpus: float) -> WorkerSpec:
+    """Return what a worker opens for a space; `gpus` is the worker's share of the GPUs, 0 for a worker on CPUs."""
+    work = space.work
+    if gpus:
+        device, device_share = "cuda", min(1.0, gpus)
+    else:
+        device, device_share = "cpu", min(1.0, work.cpus_per_worker / cores())
+    return WorkerSpec(
+        model=work.model,
+        data_root=work.data_root,
+        dataset_file=work.dataset_file,
+        datasets=work.datasets,
+        limit=work.limit,
+        cache=work.cache,
+        float32_cache=work.float32_cache,
+        on_bad_image=work.on_bad_image,
+        loaders=work.loaders,
+        cuda_graphs=work.cuda_graphs,
+        device=device,
+        threads=work.threads or max(1, int(work.cpus_per_worker)),
+        device_share=device_share,
+        precisions=tuple(precisions(space)),
+        folder=os.getcwd(),
+    )
+
+
+def precisions(space: Space) -> list[StagePrecision]:
+    """Return the precisions that stages of trials and baselines may ask for."""
+    requested = {config.precision for config in [*space.baselines().values(), space.start()]}
+    for param in space.searched():
+        if param.key == "precision":
+            requested.update(param.choices)
+    stages: set[StagePrecision] = set()
+    for precision in requested:
+        stages.update((pretraining_precision(precision), adaptation_precision(precision)))
+    return sorted(stages)
+
+
+def require_kind_of_device(work: Work) -> None:
+    """Raise InputError for a single device, such as cuda:1: Ray chooses the devices of its workers."""
+    if work.device not in ("auto", "cpu", "cuda"):
+        problem = f"{work.device} is one device, but workers get theirs from Ray"
+        raise InputError(f"{problem}; give auto, cpu or cuda, or set CUDA_VISIBLE_DEVICES", "work.device")
+
+
+def require_precisions(space: Space) -> None:
+    """Raise InputError if the CPU cannot compute in a precision of the space; GPUs are asked by the first worker."""
+    wanted = precisions(space)
+    if wanted == ["float32"]:
+        return
+    if space.work.device == "cuda" and space.work.gpus_per_worker != 0:
+        return
+    from fpp_sweep.core import compute  # start-up time: load torch
+
+    device = "cpu" if space.work.gpus_per_worker == 0 else compute.choose_device(space.work.device)
+    if device == "cpu":
+        for wanted_precision in wanted:
+            compute.require_precision_support(wanted_precision, device)
+
+
+def require_writable_cache(space: Space) -> None:
+    """Raise InputError if the folder of the cache cannot be written, or cannot be made; it is not made here."""
+    folder = cache_folder(space)
+    try:
+        with tempfile.TemporaryFile(dir=existing_part(folder)) as file:
+            file.write(b"test")
+    except OSError as error:
+        problem = f"{folder}: {error.strerror or error}; name a folder that can be written, or set FPP_SWEEP_CACHE"
+        raise InputError(problem, "work.cache") from error
+
+
+def shared_results_folder(space: Space) -> Path | None:
+    """Return the folder of the results that all sweeps on this machine share; None if this sweep shares none.
+
+    A sweep shares no results if `work.reuse_results` is off, or if the time of the work is an objective. The same holds
+    if a method learns from image to image and images may be skipped: a skipped image changes the results of later
+    shards, which do not record it.
+    """
+    is_timed = not all(catalogue.metric(metric).of_dataset for metric in metrics_of_space(space))
+    learns_over_images = any(catalogue.method(name).stateful for name in space.methods())
+    depends_on_skipped_images = learns_over_images and space.work.on_bad_image == "skip"
+    if not space.work.reuse_results or is_timed or depends_on_skipped_images:
+        return None
+    return cache_folder(space).absolute() / "tasks"
+
+
+def metrics_of_space(space: Space) -> list[str]:
+    """Return the metrics of the objectives and the constraints."""
+    metrics = [objective.metric for objective in space.objectives]
+    metrics += [constraint.metric for constraint in space.constraints]
+    return metrics
+
+
+def cache_folder(space: Space) -> Path:
+    if space.work.cache:
+        return Path(space.work.cache)
+    return default_cache()
+
+
+SHARED_ENVIRONMENT = ("OMP_WAIT_POLICY", "FPP_SWEEP_CACHE")  # variables that workers on other machines need, too
+REQUIRED = ("fpp_sweep", "code", "python", *LIBRARIES, "cache")  # a sweep does not begin if one of these is wrong
+NODE_SECONDS = 60.0  # for a node to answer
+NO_ANSWER = "see with `ray status` whether the node is up, and update its code"
+
+
+def shared_environment() -> dict[str, str]:
+    """Return the environment variables of this process that workers on other machines need, too."""
+    return {name: os.environ[name] for name in SHARED_ENVIRONMENT if name in os.environ}
+
+
+def findings_of_nodes(check: Callable[..., list[Finding]], *arguments: Any, seconds: float) -> dict[str, list[Finding]]:
+    """Return what is found on every node of the Ray cluster, by the node's address."""
+    findings = {}
+    for node, found in on_every_node(check, *arguments, env=shared_environment(), seconds=seconds).items():
+        if isinstance(found, BaseException):
+            found = [Finding("wrong", first_line(found), NO_ANSWER, subject="code")]
+        findings[node] = found
+    return findings
+
+
+def check_nodes(spec: WorkerSpec) -> None:
+    """Raise InputError if results of a node would differ or fail; note whatever else `doctor` would report."""
+    nodes = findings_of_nodes(check_machine, spec, True, seconds=NODE_SECONDS)
+    for node, found in compare_machines({"driver": check_machine(spec, True), **nodes}).items():
+        for finding in found:
+            line = f"{node}: {finding.subject} {finding.text}; {finding.remedy}"
+            if finding.state == "wrong" and finding.subject in REQUIRED:
+                raise InputError(line)
+            if finding.state != "ok":
+                note(line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.sweep.plan import make_plan
-from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.sweep.worker_pool import worker_spec
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import LocalExecutor, Worker
 from tests.kit.names import named

@@ -55,11 +55,3 @@ def test_a_file_without_diagrams_is_ignored(tmp_path, diagrams):
 @pytest.mark.parametrize("content", ["", "{", "[" * 100_000])
 def test_a_damaged_file_is_ignored(tmp_path, content):
     assert read_reliability(write_diagrams(tmp_path, content), "trial-0000", "val") == {}
-
-
-def test_a_file_outside_the_sweep_is_not_read(tmp_path):
-    folder = write_diagrams(tmp_path)
-    file = folder.artifacts("trial-0000") / "val" / FILE
-    file.rename(tmp_path / "outside")
-    file.symlink_to(tmp_path / "outside")
-    assert read_reliability(folder, "trial-0000", "val") == {}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.records.state import WRITTEN, is_abandoned, last_change, state_text, time_since_change
+from fpp_sweep.records.state import WRITTEN, is_abandoned, last_change, state_text
 from tests.kit.records import build_sweep
 
 
@@ -28,22 +28,7 @@ def test_a_sweep_whose_driver_was_killed_has_stopped_without_notice(folder):
     assert state_text(folder, folder.info()).startswith("stopped without notice 1:0")
 
 
-def test_a_file_of_a_machine_whose_clock_is_ahead_was_written_no_time_ago(folder):
-    for subfolder, pattern in WRITTEN.items():
-        for path in (folder.path / subfolder).glob(pattern):
-            os.utime(path, (time.time() + 7200, time.time() + 7200))
-    assert time_since_change(folder) == "0 s ago"
-    assert state_text(folder, folder.info()) == "stopped without notice 0 s ago"
-
-
 def test_a_sweep_that_ends_during_the_check_is_not_called_abandoned(folder):
     info = folder.info()
     folder.write_info(replace(info, state="finished"))
     assert not is_abandoned(folder, info)
-
-
-def test_checking_the_lock_does_not_take_it(folder):
-    assert not folder.is_locked()
-    with folder.locked():
-        assert folder.is_locked()
-    assert not folder.is_locked()

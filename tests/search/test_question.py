@@ -18,12 +18,10 @@ from fpp_sweep.search.job import run_job
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.command_line import space_of_sweep
+from fpp_sweep.sweep.driver import context_of, new_searcher, open_sweep
 from fpp_sweep.sweep.local_run import local_worker_spec
-from fpp_sweep.sweep.opening import open_sweep
-from fpp_sweep.sweep.recording import SweepRecorder, recording_end
-from fpp_sweep.sweep.request import space_of_sweep
-from fpp_sweep.sweep.searching import context_of, new_searcher
-from fpp_sweep.sweep.start import begin, removing_refused, start_of
+from fpp_sweep.sweep.sweep_record import SweepRecorder, begin, recording_end, removing_refused, start_of
 from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.trial.results import TaskStore
 from fpp_sweep.trial.worker import LocalExecutor

@@ -13,7 +13,7 @@ def space(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def worker(space):
-    from fpp_sweep.sweep.worker_spec import (
+    from fpp_sweep.sweep.worker_pool import (
         worker_spec,
     )  # imported here because it loads torch, which most tests of this folder do not need
     from fpp_sweep.trial.worker import Worker

@@ -31,7 +31,6 @@ STATUS = Status(
     workers=2,
     note="MLflow is 12 records behind",
 )
-HALF = SweepProgress(done=20, total=40, seconds_left=193.0)
 LINE = (
     "search: 13/40 trials, 1 failed, 2 running; 41.3 images/s on 2 workers; 32 % done, about 3:13 left; "
     "front of 2, best accuracy 71.00, ece 4.00; hypervolume 123.4; MLflow is 12 records behind"
@@ -145,17 +144,6 @@ def test_a_block_fits_a_narrow_terminal_also_after_it_was_narrowed(terminal):
     assert narrow[-1].endswith("…")
 
 
-def test_a_terminal_without_unicode_gets_ascii_characters(terminal):
-    screen = terminal(62, encoding="ascii")
-    display = Display(screen.stream, objectives=GOALS)
-    display.update(replace(STATUS, note="façade " * 20))
-    display.event("trial-0001  naïve")
-    rows = screen.screen()
-    assert rows[0] == "trial-0001  na?ve"
-    assert "------ -------------" in rows[1]
-    assert rows[-1] == f"          {'fa?ade ' * 20}"[:61]
-
-
 def test_a_log_gets_every_event_and_a_status_every_half_minute():
     stream = io.StringIO()
     clock = Clock()
@@ -173,13 +161,6 @@ def test_a_log_gets_every_event_and_a_status_every_half_minute():
         LINE,
         LINE.replace("search:", "test:"),
     ]
-
-
-def test_unknown_rates_and_values_are_left_out():
-    stream = io.StringIO()
-    bare = Status("search", {}, 1, None, None, 0, [], None, SweepProgress(0.0, None, None), 1, "")
-    Display(stream, objectives=GOALS).update(bare)
-    assert stream.getvalue() == "search: 0 trials, 1 running; 1 worker\n"
 
 
 @pytest.mark.parametrize("interactive", [True, False])
@@ -213,28 +194,6 @@ def test_texts_cannot_control_the_terminal(terminal):
     assert screen.screen()[0] == r"bad\x1b]0;title\x07\nline"
 
 
-@pytest.mark.parametrize("interactive", [None, True, False])
-def test_a_closed_stream_is_not_written_to(interactive):
-    stream = io.StringIO()
-    stream.close()
-    display = Display(stream, interactive, objectives=GOALS)
-    display.update(STATUS)
-    display.event("a line")
-    display.close()
-
-
-def test_a_pipe_without_a_reader_is_not_written_to_again():
-    read, write = os.pipe()
-    stream = os.fdopen(write, "w")
-    display = Display(stream, objectives=GOALS)
-    display.update(STATUS)
-    os.close(read)
-    display.event("a line")
-    display.update(replace(STATUS, phase="test"))
-    with pytest.raises(BrokenPipeError):
-        stream.close()
-
-
 class FailingStream(io.StringIO):
     writes = 0
 
@@ -251,20 +210,6 @@ def test_a_stream_that_failed_once_is_not_written_to_again():
     display.update(STATUS)
     display.close()
     assert stream.writes == 1
-
-
-def test_the_bar_counts_trials_that_failed_as_done(terminal):
-    screen = terminal()
-    Display(screen.stream, objectives=GOALS).update(replace(STATUS, ended={"complete": 10, "failed": 10}, whole=HALF))
-    assert screen.screen()[0] == "search    ━━━━━━━━━━╺━━━━━━━━━ 20/40 trials, 10 failed, 2 running"
-
-
-def test_stopped_trials_are_counted_once_there_are_any(terminal):
-    screen = terminal()
-    Display(screen.stream, objectives=GOALS).update(replace(STATUS, ended={"complete": 10, "stopped": 10}, whole=HALF))
-    assert screen.screen()[0] == "search    ━━━━━━━━━━╺━━━━━━━━━ 20/40 trials, 10 stopped, 2 running"
-    line = trial_line(failed(4, "lower after 2 of 5 datasets", state="stopped"), GOALS)
-    assert line == "trial-0004  stopped: lower after 2 of 5 datasets"
 
 
 def test_lines_of_several_threads_are_not_mixed(terminal):

@@ -1,6 +1,5 @@
 """The driver: the record that it keeps of the sweep, the time left that it shows, and its end."""
 
-import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,12 +7,10 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.records import WorkTotals
-from fpp_sweep.search.searcher import TrialChange
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.sweep import driver as driver_module
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.driver import SweepDriver
-from fpp_sweep.sweep.opening import OpenedSweep
+from fpp_sweep.sweep.driver import OpenedSweep, SweepDriver
 from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
@@ -94,20 +91,6 @@ def test_the_status_has_the_best_values_of_the_front_without_trials_below_the_fl
     assert ("front of" in line) == bool(points)
 
 
-@pytest.mark.parametrize(
-    ("is_search", "has_ended", "is_recorded"), [(True, True, True), (True, False, False), (False, True, False)]
-)
-def test_the_corner_is_recorded_when_a_trial_ends_on_the_split_of_the_search(
-    tmp_path, make_driver, is_search, has_ended, is_recorded
-):
-    folder = SweepFolder(tmp_path)
-    folder.write_info(sweep_info(name="sweep", reference=None))
-    record = baseline("tpt", 60.0, 12.0)
-    change = TrialChange(record, "val", is_search, has_ended, records=[record], front=[])
-    make_driver(folder, small_space()).recorder.on_change(change)
-    assert (folder.info().reference is not None) == is_recorded
-
-
 def test_work_and_time_of_a_second_driver_are_added_to_the_firsts(tmp_path, make_driver):
     folder = SweepFolder(tmp_path)
     folder.write_info(sweep_info(name="sweep"))
@@ -129,30 +112,6 @@ def test_an_interrupt_marks_the_trials_that_were_running(tmp_path, make_driver):
     make_driver(folder, small_space()).end("interrupted")
     assert [record.state for record in folder.trials()] == ["complete", "interrupted"]
     assert folder.info().state == "interrupted"
-
-
-def test_a_second_ctrl_c_skips_the_report_and_still_delivers_to_mlflow(tmp_path, make_driver):
-    folder = SweepFolder(tmp_path)
-    folder.write_info(sweep_info(name="sweep", state="running"))
-    driver = make_driver(folder, small_space())
-    deliveries = []
-
-    def deliver(timeout):
-        deliveries.append((timeout, signal.getsignal(signal.SIGINT)))
-
-    driver.reporter = SimpleNamespace(close=lambda: signal.raise_signal(signal.SIGINT))
-    driver.mlflow = SimpleNamespace(close=deliver)
-    # In a background process of a shell, SIGINT is ignored, so the test installs the usual handler.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            driver.close()
-        # a notebook or program that goes on is interrupted as before
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
-    # meanwhile a third Ctrl-C ends the process
-    assert deliveries == [(driver_module.HURRIED_DELIVERY_TIMEOUT, signal.SIG_DFL)]
 
 
 @pytest.mark.parametrize("error", [InputError("sampler mine: no"), RuntimeError("a defect")])

@@ -55,17 +55,6 @@ def test_the_table_has_the_front_and_the_baselines_on_every_split():
     assert "trial-0002" not in "\n".join(lines)
 
 
-def test_finalists_that_are_not_on_the_front_are_named_in_the_title():
-    finalist = trial(1, 70.0, 6.0)
-    finalist = replace(finalist, results={**finalist.results, FINAL: finalist.results["val"]})
-    records = [*all_baselines(), trial(0, 72.0, 4.0), finalist, trial(2, 60, 9)]
-    lines = table_without_statistics(records, width=140).splitlines()
-    (title,) = [line for line in lines if line.startswith("front of")]
-    assert title.startswith("front of perturb-20261120-185232: 1 of 3 finished trials, ")
-    assert title.endswith(" on val; then other finalists")
-    assert [line.split()[0] for line in lines if line.startswith("trial-")][:2] == ["trial-0000", "trial-0001"]
-
-
 def test_a_sweep_that_only_evaluates_says_that_no_trial_has_finished(tmp_path):
     folder = write_sweep(tmp_path, sweep_info(space={"search": {"evaluate_only": True}}), [failed(0)])
     info = folder.info()
@@ -99,11 +88,6 @@ def test_the_table_fits_the_terminal_and_shows_every_setting(width):
     assert "…" not in table
     for remark in ("best ece", "best nll", "knee"):
         assert remark in " ".join(table.split())
-
-
-@pytest.mark.parametrize("records", [[], [failed(0)]])
-def test_a_sweep_without_results_has_an_empty_front(records):
-    assert "0 of 0 finished trials" in table_without_statistics(records)
 
 
 def test_a_sweep_with_baselines_alone_has_a_table():

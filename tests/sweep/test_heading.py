@@ -27,11 +27,6 @@ def test_the_header_names_the_work_after_the_budget(tmp_path, search, line):
     assert line in heading(SweepFolder(tmp_path), space, sweep_info().objectives, "val", width=120)
 
 
-def test_the_header_of_one_trial_says_so(tmp_path):
-    lines = heading(SweepFolder(tmp_path), {"search": {"trials": 1}}, sweep_info().objectives, "val", width=120)
-    assert "budget    1 trial" in lines
-
-
 @pytest.mark.parametrize(("seeds", "then"), [(3, ["then      up to 6 finalists with 3 seeds each"]), (1, [])])
 def test_the_header_of_a_search_on_test_promises_no_run_on_test(tmp_path, seeds, then):
     space = {"search": {"trials": 8, "finalists": {"count": 6, "seeds": seeds}}}

@@ -23,7 +23,6 @@ from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.statistics.paired import corrected_differences
 from fpp_sweep.statistics.posthoc_maps import softmax
 from fpp_sweep.sweep.api import Trial
-from fpp_sweep.sweep.importing import MeasuredSamples
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.imported import read_rows
 from fpp_sweep.trial.trial import DatasetResult, summarize, with_maps
@@ -174,14 +173,6 @@ def test_a_file_may_have_probabilities_instead_of_logits(sweep, tmp_path):
         "ece@temperature_val",
     ):  # dividing log p by T has the effect of dividing the logits by T
         assert theirs[metric] == pytest.approx(own[metric], abs=FILE_TOLERANCE)
-
-
-def test_predictions_are_compared_with_samples_of_the_same_split(sweep):
-    measured = MeasuredSamples(sweep)
-    assert len(measured.samples("digits", "test").labels) == IMAGES["test"]
-    assert len(measured.samples("digits", "val").labels) == IMAGES["val"]  # on which the maps were fitted
-    with pytest.raises(InputError, match=r"no predictions of digits on split train to compare with \(test\)"):
-        measured.samples("digits", "train")
 
 
 def test_tables_the_page_and_show_contain_an_import(sweep, tmp_path, capsys):
@@ -391,11 +382,6 @@ def test_files_that_cannot_be_read_are_refused(sweep, tmp_path, name, content, m
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         run_import(tmp_path / name)
-
-
-def test_a_missing_file_is_named(sweep, tmp_path):
-    with pytest.raises(InputError, match=r"missing\.npz: does not exist"):
-        run_import(tmp_path / "missing.npz")
 
 
 class RunsCode:

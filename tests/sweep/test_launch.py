@@ -11,11 +11,11 @@ from fpp_sweep.space.reading import load_space, parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.messages import runnable
-from fpp_sweep.sweep import launch as launching
+from fpp_sweep.sweep import command_line
 from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.command_line import announce, run_command
 from fpp_sweep.sweep.folders import sweep_folder
-from fpp_sweep.sweep.launch import announce, launch
-from fpp_sweep.sweep.resume_command import print_next_command
+from fpp_sweep.sweep.summary import print_next_command
 from tests.kit.records import sweep_info
 from tests.kit.spaces import small_space
 
@@ -52,28 +52,28 @@ def test_sweeps_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path
 
 
 def test_a_sweep_that_is_refused_after_its_folder_was_locked_leaves_no_folder(tmp_path, monkeypatch):
-    def refuse(space, options, folder):
+    def refuse(space, options, folder, in_process):
         with folder.locked():
             shutil.rmtree(folder.path)  # as `removing_refused` does
             raise InputError("a prompt does not fit")
 
-    monkeypatch.setattr(launching, "run_on_ray", refuse)
+    monkeypatch.setattr(command_line, "_run", refuse)
     options = Options(root=tmp_path / "new" / "sweeps")
     with pytest.raises(InputError, match="a prompt does not fit"):
-        launch(small_space(), options, command="tune", words=[])
+        run_command(small_space(), options, command="tune", words=[])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_time_limit_of_tasks_is_refused_where_nothing_can_end_a_task(tmp_path):
     grid = parse_space("grid: [{method: [tpt]}]\nwork: {baselines: [], task_timeout: 5}", "mine.yaml")
     with pytest.raises(InputError, match=r"work\.task_timeout: needs workers on Ray; give --workers"):
-        launch(grid, Options(root=tmp_path / "new"), command="evaluate", words=[], in_process=True)
+        run_command(grid, Options(root=tmp_path / "new"), command="evaluate", words=[], in_process=True)
 
 
 def test_a_sweep_that_is_refused_leaves_no_folder(tmp_path):
     options = Options(root=tmp_path / "new" / "sweeps")
     with pytest.raises(InputError, match="sampler gp needs workers on Ray"):
-        launch(small_space(), options, command="evaluate", words=[], in_process=True)
+        run_command(small_space(), options, command="evaluate", words=[], in_process=True)
     assert list(tmp_path.iterdir()) == []
 
 

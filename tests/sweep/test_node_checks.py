@@ -5,7 +5,7 @@ import pytest
 from fpp_sweep.checks.findings import Finding
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import WorkerSpec
-from fpp_sweep.sweep import node_checks
+from fpp_sweep.sweep import worker_pool
 
 
 @pytest.fixture
@@ -13,8 +13,8 @@ def check(monkeypatch):
     """Return a function that checks a cluster on whose node 10.0.0.2 is found what it is given."""
 
     def check_findings(*found):
-        monkeypatch.setattr(node_checks, "on_every_node", lambda *_, **__: {"10.0.0.2": list(found)})
-        node_checks.check_nodes(WorkerSpec(model="tiny"))
+        monkeypatch.setattr(worker_pool, "on_every_node", lambda *_, **__: {"10.0.0.2": list(found)})
+        worker_pool.check_nodes(WorkerSpec(model="tiny"))
 
     return check_findings
 
@@ -31,6 +31,6 @@ def test_other_findings_are_noted_and_sound_ones_are_not(check, capsys):
 
 
 def test_a_node_that_fails_is_wrong_with_its_cause(check, monkeypatch):
-    monkeypatch.setattr(node_checks, "on_every_node", lambda *_, **__: {"10.0.0.2": TimeoutError("no answer")})
+    monkeypatch.setattr(worker_pool, "on_every_node", lambda *_, **__: {"10.0.0.2": TimeoutError("no answer")})
     with pytest.raises(InputError, match=r"10\.0\.0\.2: code no answer; see with `ray status`"):
-        node_checks.check_nodes(WorkerSpec(model="tiny"))
+        worker_pool.check_nodes(WorkerSpec(model="tiny"))

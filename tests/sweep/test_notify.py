@@ -6,8 +6,8 @@ import pytest
 
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.sweep import notify
-from fpp_sweep.sweep.notify import command_words
+from fpp_sweep.sweep import driver
+from fpp_sweep.sweep.plan import command_words
 from tests.kit.processes import SMALL_SPACE
 from tests.kit.records import build_sweep
 
@@ -19,7 +19,7 @@ def folder(tmp_path):
 
 def test_the_command_gets_the_state_and_the_front_as_json(folder, tmp_path):
     received = tmp_path / "received.json"
-    notify.notify(f"""sh -c 'cat > "{received}"'""", folder)
+    driver.notify(f"""sh -c 'cat > "{received}"'""", folder)
     message = json.loads(received.read_text())
     assert (message["state"], message["sweep"]) == ("finished", str(folder.path))
     ((name, values),) = message["front"].items()
@@ -35,8 +35,8 @@ def test_the_command_gets_the_state_and_the_front_as_json(folder, tmp_path):
     ],
 )
 def test_a_command_that_fails_or_hangs_is_noted_and_ended(folder, command, line, capsys, monkeypatch):
-    monkeypatch.setattr(notify, "TIME_LIMIT", 0.5)
-    notify.notify(command, folder)
+    monkeypatch.setattr(driver, "NOTIFY_TIMEOUT", 0.5)
+    driver.notify(command, folder)
     assert capsys.readouterr().err.startswith(f"note: search.notify: {line}")
 
 

@@ -10,8 +10,8 @@ from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import TextSource, Validation
 from fpp_sweep.sweep.plan import check_plan, make_plan, validate
-from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
-from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.sweep.sweep_record import image_changes, with_inputs
+from fpp_sweep.sweep.worker_pool import worker_spec
 from fpp_sweep.trial.worker import Worker
 from tests.kit.datasets import build_folders
 from tests.kit.records import sweep_info
@@ -21,10 +21,6 @@ from tests.kit.spaces import SEARCH_VIEWS, small_space
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory):
     return Worker(worker_spec(small_space(f"work.cache={tmp_path_factory.mktemp('cache')}"), gpus=0.0))
-
-
-def test_baselines_use_the_precision_of_the_base():
-    assert {config.precision for config in small_space("base.precision=fp16").baselines().values()} == {"fp16"}
 
 
 @pytest.mark.parametrize("setting", ["base.precision=tf32", "params.precision=[float32, tf32]"])
@@ -43,10 +39,6 @@ def test_a_plan_has_the_datasets_of_both_splits(worker):
     assert plan.datasets["val"][0].digest != plan.datasets["test"][0].digest
 
 
-def test_a_search_on_the_test_split_opens_no_other_split(worker):
-    assert list(make_plan(small_space("search.split=test"), worker).datasets) == ["test"]
-
-
 def test_maps_of_the_test_split_open_the_validation_split(worker):
     maps = "work.posthoc=[none, isotonic, temperature_val]"
     requested = small_space("search.split=test", maps, "search.evaluate_only=true")
@@ -56,13 +48,6 @@ def test_maps_of_the_test_split_open_the_validation_split(worker):
     assert list(make_plan(small_space("search.split=test", "work.posthoc=[temperature_oracle]"), worker).datasets) == [
         "test"
     ]
-
-
-def test_an_objective_after_a_map_computes_the_map_and_keeps_the_logits():
-    requested = small_space("objectives=[accuracy, ece@isotonic]")
-    assert requested.work.posthoc == ("isotonic",)
-    assert requested.columns() == ("logits",)
-    assert [objective.goal for objective in requested.objectives] == ["max", "min"]
 
 
 def test_an_objective_of_conformal_sets_opens_the_validation_split_and_needs_images(worker):

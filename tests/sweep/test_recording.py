@@ -4,7 +4,7 @@ import pytest
 
 from fpp_sweep.records.folder import SweepRecord
 from fpp_sweep.sweep.api import InterruptedSweep
-from fpp_sweep.sweep.recording import SweepRecorder, errors_for_command, recording_end
+from fpp_sweep.sweep.sweep_record import SweepRecorder, errors_for_command, recording_end
 from tests.kit.records import build_sweep
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.messages import runnable
-from fpp_sweep.sweep.request import space_of_sweep
-from fpp_sweep.sweep.resume_command import command_that_continues
+from fpp_sweep.sweep.command_line import space_of_sweep
+from fpp_sweep.sweep.summary import command_that_continues
 from fpp_sweep.tune import parse
 from tests.kit.records import build_sweep
 from tests.kit.spaces import small_space

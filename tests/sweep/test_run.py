@@ -15,7 +15,7 @@ from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.process import terminable
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import InterruptedSweep, Options
-from fpp_sweep.sweep.run import run_sweep
+from fpp_sweep.sweep.start import run_sweep
 from fpp_sweep.trial.results import TaskFailed
 from tests.kit.processes import environment
 from tests.kit.records import build_sweep, trial

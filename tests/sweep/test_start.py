@@ -9,9 +9,9 @@ from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.records import waiting_record
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
-from fpp_sweep.sweep import sweep_info as sweep_info_module
+from fpp_sweep.sweep import sweep_record
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.start import Start, begin, start_of
+from fpp_sweep.sweep.sweep_record import Start, begin, start_of
 from tests.kit.records import CREATED, sweep_info
 from tests.kit.spaces import small_space
 
@@ -109,7 +109,7 @@ def test_results_of_another_engine_are_not_added_to_a_sweep(stopped):
 
 
 def test_a_new_sweep_records_the_commit_of_the_code(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep_info_module, "git_state", lambda: ("9defbb8", True))
-    info = sweep_info_module.new_info(small_space(), Options(command="tune"), SweepFolder(tmp_path / "new"), "")
+    monkeypatch.setattr(sweep_record, "git_state", lambda: ("9defbb8", True))
+    info = sweep_record.new_info(small_space(), Options(command="tune"), SweepFolder(tmp_path / "new"), "")
     assert (info.name, info.state, info.command) == ("new", "interrupted", "tune")
     assert (info.git_commit, info.git_dirty) == ("9defbb8", True)

@@ -16,9 +16,9 @@ from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.request import recorded_trial, space_to_evaluate
+from fpp_sweep.sweep.command_line import recorded_trial, space_to_evaluate
 from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_texts
-from fpp_sweep.sweep.sweep_info import new_info
+from fpp_sweep.sweep.sweep_record import new_info
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import baseline, failed, running, sweep_info, trial, write_sweep
 
@@ -36,15 +36,6 @@ def test_a_front_that_is_empty_because_of_the_constraints_says_so():
     sentence = "No trial keeps all constraints: none is on the front."
     assert notes(baseline(ZERO_SHOT, 60, 3), broken) == [sentence]
     assert sentence not in notes(baseline(ZERO_SHOT, 60, 3), broken, trial(1, 65, 5))
-
-
-def test_a_hypervolume_of_zero_explains_itself():
-    (line,) = [line for line in notes(trial(0, 55, 10)) if "ypervolume" in line]
-    assert line == (
-        "Hypervolume 0: no trial is better in every objective than the corner it is measured from, "
-        "accuracy 60.00, ece 20.00."
-    )
-    assert not [line for line in notes(trial(0, 61, 10)) if "ypervolume" in line]
 
 
 @pytest.mark.parametrize("records", [(), (failed(0),), (baseline(TPT, 65, 9),)])
@@ -176,14 +167,6 @@ def test_work_is_shown_once_there_is_any():
         "features": "of 100 images at 25 images/s a worker; time went to tower 75 %, disk 25 %",
     }
     assert work_texts(sweep_info(), [trial(0)]) == {}
-
-
-def test_a_line_on_work_that_is_too_long_goes_on_below_its_text(tmp_path):
-    work = WorkTotals(tasks=12, cached=1, model_loads=2, workers_lost=0)
-    folder = write_sweep(tmp_path, sweep_info(work=work), [trial(0)])
-    lines = list(summary_lines(folder, 50))
-    first = lines.index("work        12 tasks run, 1 cached result, 2 model")
-    assert lines[first + 1] == "            loads, 0 workers lost"
 
 
 def test_trials_that_run_are_named(tmp_path):

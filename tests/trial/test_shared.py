@@ -10,7 +10,7 @@ import pytest
 import fpp_sweep
 from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep.worker_spec import shared_results_folder
+from fpp_sweep.sweep.worker_pool import shared_results_folder
 from fpp_sweep.trial import worker
 from fpp_sweep.trial.results import TaskResult, TaskStore, file_of, folder_for
 from tests.kit.disks import mounted

@@ -1,25 +1,36 @@
-"""The space that a command line asks for: of a file for `tune`, of methods and prompts for `evaluate`."""
+"""What `tune`, `evaluate` and `steer` do with their command lines: the space that they ask for, and its run."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.search.question import recorded_space
-from fpp_sweep.space.reading import load_space, read_config, space_from
+from fpp_sweep.records.records import ENDED, Command, SweepInfo
+from fpp_sweep.search.question import asked_space, recorded_space, with_command
+from fpp_sweep.space.reading import load_space, read_config, space_from, space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Split
 from fpp_sweep.space.yamlfile import of_plain
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import note
+from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.messages import command_line, note, printable
+from fpp_sweep.sweep.api import Options, Sweep
+from fpp_sweep.sweep.folders import reserved_folder
+from fpp_sweep.sweep.live import print_heading
+from fpp_sweep.sweep.plan import check_before_local_start, check_before_ray_start
+from fpp_sweep.sweep.show import print_trial
+from fpp_sweep.sweep.summary import export_results, print_next_command, resume_command, summary_lines
 
+INTERRUPTED = 130  # exit status, as a shell has it for Ctrl-C
 EVALUATION = {  # the keys of a space that only evaluates
     "search": {"split": "test", "include_published": False, "evaluate_only": True},
     "work": {"baselines": []},
@@ -151,3 +162,107 @@ def _require_flags(overrides: Sequence[str]) -> None:
         key = assignment.partition("=")[0].strip().removeprefix("base.")
         if key in FLAGS_OF_TRIALS:
             raise InputError(f"--set {assignment}: give {FLAGS_OF_TRIALS[key]} instead")
+
+
+def options_of(args: argparse.Namespace) -> Options:
+    """Return what the flags of a command line say about the folder, the cluster and MLflow."""
+    if args.resume and args.name not in (None, args.resume):
+        raise InputError(f"--name {args.name}: --resume {args.resume} names the sweep already; take one out")
+    return Options(
+        root=args.out,
+        name=args.resume or args.name,
+        resume=args.resume is not None,
+        address=args.address,
+        tracking_uri=args.tracking_uri,
+        verbose=args.verbose,
+    )
+
+
+def run_command(
+    space: Space,
+    options: Options,
+    *,
+    command: str,
+    words: Sequence[str],
+    in_process: bool = False,
+    export: bool = False,
+) -> SweepFolder:
+    """Run a space on Ray, or in this process, print how it ended, and return its folder.
+
+    `command` and `words` are what the user typed; `export` writes results.json at the end. After an interrupt or
+    a failure of the machine, the command that resumes the sweep is printed, and this process exits.
+    """
+    options = replace(options, command=command_line(command, words))
+    check = check_before_local_start if in_process else check_before_ray_start
+    check(space, options)  # before the sweep has a folder and a page is announced
+    with reserved_folder(space, options) as folder:
+        options = replace(options, root=folder.path.parent, name=folder.path.name)
+        try:
+            announce(space, options, folder)
+            sweep = _run(space, options, folder, in_process=in_process)
+        except MachineError as error:  # no summary is printed: the disk may be what failed
+            print(f"error: {printable(error)}", file=sys.stderr)
+            print_next_command(folder, command, words, "stopped")
+            sys.exit(1)
+        except KeyboardInterrupt:
+            if folder.has_sweep:
+                with suppress(KeyboardInterrupt):  # another Ctrl-C skips the summary
+                    print("\n".join(summary_lines(folder)))
+            print_next_command(folder, command, words, "interrupted")
+            sys.exit(INTERRUPTED)
+    print("\n".join(summary_lines(folder, mlflow_links=sweep.mlflow_links)))
+    if export:
+        print(export_results(folder))
+    return folder
+
+
+def announce(space: Space, options: Options, folder: SweepFolder) -> None:
+    """Announce the sweep on stderr; raise InputError if it cannot begin or resume."""
+    if options.resume:
+        space, _ = asked_space(folder, space, options.plugin_digests())
+    print_heading(folder, space.plain(), space.objectives, space.search.split)
+
+
+def _run(space: Space, options: Options, folder: SweepFolder, *, in_process: bool) -> Sweep:
+    """Run a space in a folder; what that needs is loaded after the sweep is announced."""
+    if in_process:
+        from fpp_sweep.sweep.local_run import run_checked_locally  # see above
+
+        return run_checked_locally(space, options, folder, partial(print_trial, space.objectives))
+    from fpp_sweep.sweep.start import run_checked  # see above
+
+    return run_checked(space, options, folder)
+
+
+def print_dry_run(spaces: Sequence[Space]) -> None:
+    from fpp_sweep.sweep.estimate import dry_run  # loads torch
+
+    print(dry_run(spaces))
+
+
+def stop_trial(sweep: Path, name: str) -> str:
+    """Ask a sweep to stop a trial, and return what happens next."""
+    folder = SweepFolder.open(sweep)
+    record = folder.known_trial(name)
+    if record.state in ENDED:
+        raise InputError(f"{name} is {record.state}; only a trial that has not ended can be stopped")
+    return _what_happens_next(folder, folder.info(), folder.send_command("stop", [record.name]))
+
+
+def change_space(sweep: Path, kind: Literal["add", "set"], words: Sequence[str]) -> str:
+    """Ask a sweep to try a point, or another space with some keys changed; return what happens next."""
+    folder = SweepFolder.open(sweep)
+    info = folder.info()
+    if info.evaluate_only:
+        problem = "was run by `evaluate`, which takes no further points and no other space"
+        raise InputError(f"{info.name}: {problem}; call evaluate --resume with other values")
+    asked, _ = asked_space(folder, space_of(info.space, str(folder.info_file)), info.plugins)
+    with_command(folder, asked, Command(kind=kind, words=words, written=0.0), info.plugins)  # refuses an impossible one
+    return _what_happens_next(folder, info, folder.send_command(kind, words))
+
+
+def _what_happens_next(folder: SweepFolder, info: SweepInfo, command: Command) -> str:
+    """Return the command in words, and when it is applied: soon, or after the sweep is resumed."""
+    if info.state == "running":
+        return f"{command.text}: the running sweep applies it within seconds; if it was killed, on --resume"
+    return f"{command.text}: {folder.path.name} is {info.state}; to have it applied: {resume_command(folder, info)}"

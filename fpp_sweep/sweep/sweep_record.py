@@ -1,0 +1,395 @@
+"""A sweep's own record (sweep.json): at its start, at a resume, once model and data are opened, and at its end."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+from fpp_sweep.checks.versions import git_state, versions
+from fpp_sweep.records.folder import SweepFolder, SweepRecord
+from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
+from fpp_sweep.report.html import write_page
+from fpp_sweep.search.question import asked_now, asked_space, drop_outdated_results
+from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.keys import ENGINE_NAME
+from fpp_sweep.spec.messages import note, stage
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation
+from fpp_sweep.sweep.api import InterruptedSweep, Options
+from fpp_sweep.tracking.stores import absolute, check_address, uri_of_folder, uri_of_new_sweep
+
+if TYPE_CHECKING:
+    from fpp_sweep.search.searcher import TrialChange
+    from fpp_sweep.workers.status import SchedulerStatus
+
+FIRST_RELOAD_SECONDS = 10
+THEN = ", then "  # between the software of two drivers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The space and the record that a driver starts with."""
+
+    space: Space
+    record: SweepRecord  # of a resumed sweep it is written once the inputs are checked
+    before: SweepInfo | None  # record of a resumed sweep, as it was
+
+    @property
+    def tracking_uri(self) -> str:
+        return self.record.info.tracking_uri
+
+    def accept(self, info: SweepInfo) -> None:
+        """Write the record with the inputs that were checked; from here on the sweep answers the space."""
+        folder = self.record.folder
+        if self.before is not None:
+            drop_outdated_results(folder, self.before.space, self.space)
+        self.record.info = info
+        self.record.update()
+
+
+def start_of(space: Space, options: Options, folder: SweepFolder, *, in_process: bool = False) -> Start:
+    """Return the start of a sweep; raise InputError if the folder of a resumed one cannot answer the space."""
+    if not options.resume:
+        info = new_info(space, options, folder, _store_of(space, options, folder, None, in_process=in_process))
+        return Start(space=space, record=SweepRecord(folder, info), before=None)
+    stage("reading what is done")
+    before = folder.info()
+    space, answers = asked_space(folder, space, options.plugin_digests())
+    uri = _store_of(space, options, folder, before, in_process=in_process)
+    info = resumed_info(before, space, uri, options, answers)
+    for line in software_changes(before, info):
+        note(line)
+    return Start(space=space, record=SweepRecord(folder, info), before=before)
+
+
+def begin(start: Start) -> None:
+    """Write the record of a new sweep, from which it can be resumed, and a page that stands until the first report.
+
+    Then check the address of MLflow, if the sweep has one.
+    """
+    folder = start.record.folder
+    if start.before is None:
+        start.record.update()
+    if start.tracking_uri:
+        check_address(start.tracking_uri)
+    page = folder.report / "sweep.html"
+    if page.exists():
+        return
+    text = (
+        f"Started at {datetime.now():%H:%M}. No report is written yet; this page loads itself again until one is. "
+        f"If the sweep was killed, this command writes one: fpp-sweep show {folder.path.name} --page"
+    )
+    write_page(page, "waiting.html.j2", title=folder.path.name, text=text, reload_seconds=FIRST_RELOAD_SECONDS)
+
+
+@contextmanager
+def removing_refused(start: Start) -> Iterator[None]:
+    """Remove what a new sweep has written if bad input ends it before its first trial."""
+    try:
+        yield
+    except InputError:
+        folder = start.record.folder
+        if start.before is None and not folder.trial_files():
+            _remove_new_folder(folder)
+        raise
+
+
+def _remove_new_folder(folder: SweepFolder) -> None:
+    """Remove what the sweep has written; results of another sweep that the user has put there stay."""
+    if not folder.tasks.exists():
+        shutil.rmtree(folder.path, ignore_errors=True)
+        return
+    for path in (folder.info_file, folder.lock_file):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(folder.report, ignore_errors=True)
+
+
+def _store_of(
+    space: Space, options: Options, folder: SweepFolder, before: SweepInfo | None, *, in_process: bool
+) -> str:
+    """Return the MLflow store of a sweep; empty for one in this process that has and requests none."""
+    requested = options.tracking_uri or space.work.tracking_uri
+    if in_process and requested:
+        return absolute(requested)
+    if in_process and (before is None or not before.tracking_uri):
+        return ""
+    if before is None:
+        return uri_of_new_sweep(requested)
+    return uri_of_folder(folder, requested, flag="--tracking-uri")
+
+
+def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: str) -> SweepInfo:
+    """Return the record of a sweep that starts now."""
+    info = SweepInfo(
+        name=folder.path.name,
+        created=time.time(),
+        state="interrupted",  # until its inputs are checked
+        space=space.plain(),
+        objectives=space.objectives,
+        search_split=space.search.split,
+        tracking_uri=tracking_uri,
+        command=options.command,
+        address=options.address or "",
+        group=options.group,
+        plugins=options.plugin_digests(),
+        plugin_files=options.plugin_files(),
+        engine=ENGINE_NAME,
+    )
+    return _with_software(info)
+
+
+def resumed_info(
+    info: SweepInfo, space: Space, tracking_uri: str, options: Options, answers: Sequence[str]
+) -> SweepInfo:
+    """Return the record of a sweep that is resumed now, with the space that is asked."""
+    return replace(
+        _with_software(info),
+        state="interrupted",
+        finished=None,
+        end_reason="",
+        answers=answers,
+        tracking_uri=tracking_uri,
+        address=options.address or "",
+        plugins={**info.plugins, **options.plugin_digests()},
+        plugin_files={**info.plugin_files, **options.plugin_files()},
+        **asked_now(info, space),
+    )
+
+
+def _with_software(info: SweepInfo) -> SweepInfo:
+    """Return the record with the software of this driver, behind that of earlier drivers if it differs."""
+    by_name = dict(info.versions)
+    for name, version in versions().items():
+        by_name[name] = _then(by_name.get(name, ""), version)
+    commit, has_changes = git_state()
+    git_commit = _then(info.git_commit, commit)
+    return replace(info, versions=by_name, git_commit=git_commit, git_dirty=info.git_dirty or has_changes)
+
+
+def _then(before: str, now: str) -> str:
+    """Return what a text was before, and what it is now if that differs.
+
+    >>> _then("", "2.9"), _then("2.9", "2.9"), _then("2.9", "2.10"), _then("2.9, then 2.10", "2.10")
+    ('2.9', '2.9', '2.9, then 2.10', '2.9, then 2.10')
+    """
+    if not before:
+        return now
+    if not now or before.split(THEN)[-1] == now:
+        return before
+    return f"{before}{THEN}{now}"
+
+
+def software_changes(before: SweepInfo, now: SweepInfo) -> list[str]:
+    """Return a note if this driver has other software than the one before it."""
+    changes = []
+    for name, text in now.versions.items():
+        if text != before.versions.get(name):
+            changes.append(f"{name} {text}")
+    if now.git_commit != before.git_commit:
+        changes.append(f"commit {now.git_commit}")
+    if not changes:
+        return []
+    return [f"software has changed since the sweep began: {'; '.join(changes)}; its results are of all these"]
+
+
+def with_inputs(
+    info: SweepInfo, space: Space, model: ModelInfo, datasets: Iterable[DatasetInfo], validation: Validation
+) -> SweepInfo:
+    """Return the record with the digests of model, prompts, and datasets of all splits.
+
+    Raise InputError if the sweep is resumed and one of them has changed.
+    """
+    digests: dict[str, str] = {}
+    images: dict[str, str] = {}
+    unsearched_digests = dict(info.unsearched_datasets)
+    unsearched_images = dict(info.unsearched_images)
+    for dataset in datasets:
+        if dataset.split == space.search.split:
+            digests[dataset.name] = dataset.digest
+            images[dataset.name] = dataset.images
+        else:
+            name = f"{dataset.name} {dataset.split}"
+            unsearched_digests[name] = dataset.digest
+            unsearched_images[name] = dataset.images
+    opened = replace(
+        info,
+        state="running",
+        model=model.name,
+        model_digest=model.digest,
+        embedding_scale=model.embedding_scale,
+        device=model.device,
+        datasets=digests,
+        images=images,
+        unsearched_datasets=unsearched_digests,
+        unsearched_images=unsearched_images,
+        prompts=dict(sorted({**info.prompts, **validation.prompts}.items())),
+    )
+    if info.model:  # an earlier driver has opened them
+        _require_unchanged(info, opened)
+    return opened
+
+
+def _require_unchanged(before: SweepInfo, now: SweepInfo) -> None:
+    """Raise InputError if the model, the data or the prompts differ from those that the sweep began with."""
+    problem = _first_change(before, now)
+    if problem is not None:
+        raise InputError(f"{before.name} cannot be resumed: {problem} than when it began; begin a new sweep instead")
+
+
+def _first_change(before: SweepInfo, now: SweepInfo) -> str | None:
+    """Return the first input that has changed, in words; None if all are the same."""
+    if before.model_digest != now.model_digest:
+        return f"model {now.model} has other weights"
+    changed_splits = [
+        *_changed_names(before.datasets, now.datasets),
+        *_changed_names(before.unsearched_datasets, now.unsearched_datasets),
+    ]
+    if changed_splits:
+        return f"it has other images or class names ({', '.join(changed_splits)})"
+    changed_prompts = _changed_names(before.prompts, now.prompts)
+    if changed_prompts:
+        return f"a prompt file has other content ({', '.join(changed_prompts)})"
+    return None
+
+
+def image_changes(before: SweepInfo, now: SweepInfo) -> list[str]:
+    """Return a note that names the datasets whose image files have another size or time than when the sweep began."""
+    changed_splits = [
+        *_changed_names(before.images, now.images),
+        *_changed_names(before.unsearched_images, now.unsearched_images),
+    ]
+    if not before.model or not changed_splits:
+        return []
+    return [
+        f"image files have changed (size or time) since the sweep began ({', '.join(changed_splits)}); further trials "
+        "use the changed files"
+    ]
+
+
+def _changed_names(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the names with another digest than before; a resumed sweep may read further splits."""
+    return [name for name, digest in now.items() if before.get(name, digest) != digest]
+
+
+EndState = Literal["finished", "failed", "interrupted"]
+
+
+class SweepRecorder:
+    """Records the end of a sweep and its corner; time and work of earlier drivers are added."""
+
+    def __init__(self, record: SweepRecord) -> None:
+        """Take the record as it is before this driver has worked."""
+        self.record = record
+        self.spent_before = record.info.spent  # seconds that earlier drivers have worked
+        self._work_before = record.info.work
+        self._began = time.monotonic()
+
+    def seconds(self) -> float:
+        """Return how long this driver has worked."""
+        return time.monotonic() - self._began
+
+    def record_end(self, state: EndState, scheduler: SchedulerStatus | None = None) -> None:
+        """Record the state in which this driver leaves the sweep, with its time and the work of its workers."""
+        if state == "interrupted":
+            self._record_interrupted_trials()
+        work = self._work_before
+        if scheduler is not None:
+            counts = scheduler.counts
+            work += WorkTotals(
+                tasks=counts.done, cached=counts.cached, model_loads=counts.loads, workers_lost=counts.lost
+            )
+        finished = None if state == "interrupted" else time.time()
+        self.record.update(state=state, finished=finished, spent=self.spent_before + self.seconds(), work=work)
+
+    def _record_interrupted_trials(self) -> None:
+        """Mark trials that were running, as far as the disk allows; a resumed sweep starts them again."""
+        folder = self.record.folder
+        for file in folder.trial_files():
+            with suppress(OSError, InputError):  # the resume names a damaged record
+                record = folder.trial(file.stem)
+                if record.state == "running":
+                    reason = "the sweep was interrupted"
+                    folder.write_trial(replace(record, state="interrupted", reason=reason, finished=time.time()))
+
+    def on_change(self, change: TrialChange) -> None:
+        if change.on_search_split and change.has_ended:
+            self.record_reference(change.records)
+
+    def record_reference(self, records: Sequence[TrialRecord]) -> None:
+        """Record the corner of the hypervolume once all baselines have ended."""
+        info = self.record.info
+        if info.reference is not None:
+            return
+        baselines = [record for record in records if record.kind == "baseline" and not record.outside]
+        reference = hypervolume_reference(info.objectives, baselines)
+        if reference is not None:
+            self.record.update(reference=reference)
+
+
+@contextmanager
+def recording_end(recorder: SweepRecorder) -> Iterator[None]:
+    """Record how the sweep ended and how long it took, whatever happens within."""
+    state: EndState = "interrupted"
+    try:
+        yield
+        state = end_state(recorder.record.folder.trials())
+    finally:
+        with suppress(OSError):  # the disk may be full, which may be the reason for the interruption
+            recorder.record_end(state)
+
+
+@contextmanager
+def errors_for_command(folder: SweepFolder) -> Iterator[None]:
+    """Raise InterruptedSweep for Ctrl-C and MachineError for a failure of the machine."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedSweep from None
+    except OSError as error:
+        raise machine_error(folder, error) from error
+
+
+def end_state(records: Sequence[TrialRecord]) -> EndState:
+    """Return the state of a sweep that has come to its end: it has failed if no trial has succeeded.
+
+    Baselines do not count: an imported one succeeds whatever the sweep does.
+    """
+    if any(record.kind == "trial" and record.state == "complete" for record in records):
+        return "finished"
+    return "failed"
+
+
+def machine_error(folder: SweepFolder, error: OSError) -> MachineError:
+    """Return an error with its remedy; a sweep that has no record yet cannot be resumed."""
+    if folder.has_sweep:
+        return MachineError.of(error)
+    return MachineError.of(error, "start again")
+
+
+def hypervolume_reference(objectives: Sequence[Objective], baselines: Sequence[TrialRecord]) -> list[float] | None:
+    """Return the corner from which hypervolume is measured: each objective's reference, or else the worst baseline.
+
+    Return None as long as a baseline has not ended, or if an objective has neither.
+    """
+    measured = []
+    for record in baselines:
+        if record.state in ("waiting", "running", "interrupted"):
+            return None
+        if record.values is not None:
+            measured.append(record.values)
+    corner = []
+    for index, objective in enumerate(objectives):
+        if objective.reference is not None:
+            corner.append(objective.reference)
+        elif measured:
+            values = [point[index] for point in measured]
+            corner.append(min(values) if objective.goal == "max" else max(values))
+        else:
+            return None
+    return corner
