@@ -32,6 +32,7 @@ from benchmarks.harness import require_complete
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder, SweepRecord
+from fpp_sweep.search.job import TrialContext
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
@@ -273,7 +274,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
     uri = f"sqlite:///{root}/mlflow.db"
     open_store(uri)
     with session(None, cpus=2, verbose=False):
-        from fpp_sweep.sweep.driver import OpenedSweep, SweepDriver  # load Ray, after its environment is set
+        from fpp_sweep.sweep.driver import SweepDriver  # loads Ray, after its environment is set
 
         pool = start_light_pool(folder.tasks, workers, args)
         pool.open()
@@ -286,8 +287,8 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
         process_log = ProcessLog(os.getpid())
         process_log.sample(0)
         before, began = process_log.cpu(), time.monotonic()
-        opened = OpenedSweep(Workers(pool, model_info(), 0.0), plan, {})
-        sweep = SweepDriver(space, record, opened, Options())
+        context = TrialContext(folder=folder, executor=pool, plan=plan, space=space)
+        sweep = SweepDriver(record, Workers(pool, model_info(), 0.0), context, Options())
         counters = (
             lambda: sweep.searcher.ended()["complete"],
             lambda: len(sweep.searcher.records()),

@@ -24,6 +24,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
@@ -36,8 +38,8 @@ from fpp_sweep.records.records import (
     WorkTotals,
     baseline_name,
     check_metric_name,
+    check_plain,
     check_setting_values,
-    check_space,
 )
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError, is_full_disk, message_in_one_line, problem_of_system, unknown
@@ -53,7 +55,7 @@ from fpp_sweep.spec.files import (
     stamp_of,
     write_json,
 )
-from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.messages import plural, printable
 from fpp_sweep.spec.validation import as_list, as_mapping, at_key, check_fields, require
 
 FORMAT = 6
@@ -278,10 +280,10 @@ class SweepRecord:
 
 def _check_spaces(info: SweepInfo) -> None:
     with at_key("space"):
-        check_space(info.space)
+        check_plain(info.space)
     for index, question in enumerate(info.earlier):
         with at_key(f"earlier.{index}.space"):
-            check_space(question.space)
+            check_plain(question.space)
 
 
 def _read_objectives(rows: Any) -> tuple[Objective, ...]:
@@ -378,3 +380,17 @@ def _checked(kind: type[Record], fields: Any, key: str = "") -> Record:
         record = kind(**fields)
         check_fields(record)
         return record
+
+
+def write_line(file: Path, text: str, details: str = "") -> None:
+    """Append a line with the time, and the details below, such as a traceback; ignore an error of the disk."""
+    lines = [f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {printable(text)}", *map(printable, details.splitlines())]
+    content = "\n".join(lines) + "\n"
+    with suppress(OSError), _open_at_end(file) as log:
+        log.write(content.encode())
+
+
+def _open_at_end(file: Path) -> FileIO:
+    """Open a log without a buffer, which is four times as fast for a line; make its folder if that is missing."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return open(file, "ab", buffering=0, opener=no_link)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from fpp_sweep.space.objectives import Constraint, Objective
+from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.work import Split
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig, dotted
@@ -21,8 +21,6 @@ from fpp_sweep.spec.validation import (
     MAX_DEPTH,
     MAX_NUMBER,
     MAX_WHOLE,
-    Distinct,
-    DistinctAndSome,
     Number,
     as_list,
     as_mapping,
@@ -453,73 +451,6 @@ def _joined(values: Iterable[object]) -> str:
     return ", ".join(str(value) for value in values)
 
 
-# ------------------------------------------------------------ the space of a record, for those who only read it
-#
-# A reader loads no plugins, so that it cannot build a `Space`. These are the keys that readers use, with their types.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedParam:
-    """A range of a recorded space."""
-
-    low: Number | None = None
-    high: Number | None = None
-    log: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedFinalists:
-    """The key `search.finalists` of a recorded space."""
-
-    count: Count = 0
-    seeds: Count = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedSearch:
-    """The key `search` of a recorded space."""
-
-    sampler: str | None = None
-    trials: Count | None = None
-    wall_clock: Number | None = None
-    gpu_hours: Number | None = None
-    evaluate_only: bool = False
-    margin: Mapping[str, Number] = field(default_factory=dict)
-    floor: Number = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedWork:
-    """The key `work` of a recorded space."""
-
-    model: str = ""
-    data_root: str | None = None
-    dataset_file: str | None = None
-    datasets: Distinct[str] = ()
-    limit: Count | None = None
-    seeds: DistinctAndSome[Whole] = (0,)
-    on_bad_image: str = ""
-    cpus_per_worker: Number = 1.0
-    threads: Count | None = None
-    loaders: Count | None = None
-    cache: str | None = None
-    columns: Distinct[str] = ()
-    posthoc: Distinct[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedSpace:
-    """A recorded space."""
-
-    question: str = ""
-    params: Mapping[str, Any] = field(default_factory=dict)
-    search: Mapping[str, Any] = field(default_factory=dict)
-    work: Mapping[str, Any] = field(default_factory=dict)
-
-
-RecordedPart = RecordedSpace | RecordedSearch | RecordedFinalists | RecordedWork | RecordedParam
-
-
 def check_metric_name(metric: str) -> None:
     """Raise InputError unless a metric, or a metric of a dataset such as `ece/dtd`, is made of names."""
     name, _, dataset = metric.partition("/")
@@ -531,33 +462,6 @@ def check_metric_name(metric: str) -> None:
 @dataclass(frozen=True, slots=True)
 class _Named:
     name: Name
-
-
-def check_space(space: Settings) -> None:
-    """Raise InputError if a part of a recorded space that readers use has a wrong type or is out of range."""
-    check_plain(space)
-    _check_part(RecordedSpace, space)
-    search = as_mapping(space.get("search", {}))
-    work = as_mapping(space.get("work", {}))
-    with at_key("search"):
-        _check_part(RecordedSearch, search)
-        with at_key("finalists"):
-            _check_part(RecordedFinalists, as_mapping(search.get("finalists", {})))
-    with at_key("work"):
-        _check_part(RecordedWork, work)
-    for index, constraint in enumerate(as_list(space.get("constraints", []))):
-        with at_key(f"constraints.{index}"):
-            Constraint.recorded(as_mapping(constraint))
-    for key, param in as_mapping(space.get("params", {})).items():
-        if isinstance(param, Mapping):  # a list is the choices
-            with at_key(f"params.{key}"):
-                _check_part(RecordedParam, param)
-
-
-def _check_part(cls: type[RecordedPart], values: Settings) -> None:
-    """Raise InputError if a value has another type than the field of its name; other keys are not checked."""
-    known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
-    check_fields(cls(**known))
 
 
 def check_plain(settings: Settings) -> None:

@@ -14,8 +14,8 @@ from fpp_sweep.records.front import Front, metric_of, metrics_shown, splits_of
 from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.recommendation import Answer
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.records.skipped_images import read_skipped
 from fpp_sweep.records.texts import format_result, format_setting, values_by_setting
+from fpp_sweep.records.trial_files import read_skipped
 from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.document import Section, blocks_to_markdown, paragraphs
 from fpp_sweep.report.front_table import front_heading, front_table

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.records.front import Front, metrics_shown, splits_of
 from fpp_sweep.records.records import IMPORTED, REQUESTED_ORIGINS, SweepInfo, TrialRecord
-from fpp_sweep.records.released_marks import released_mark, released_notes
-from fpp_sweep.records.texts import format_result, format_setting, is_number, setting_text, values_by_setting
+from fpp_sweep.records.texts import (
+    format_result,
+    format_setting,
+    is_number,
+    released_mark,
+    released_notes,
+    setting_text,
+    values_by_setting,
+)
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, columns_of
 from fpp_sweep.space.objectives import metrics_of

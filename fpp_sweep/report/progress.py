@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.progress import progress_of
 from fpp_sweep.records.records import ENDED, SweepInfo, TrialRecord
-from fpp_sweep.records.state import is_abandoned, last_change
+from fpp_sweep.records.state import is_abandoned, last_change, progress_of
 from fpp_sweep.records.texts import format_time, question_texts
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration

@@ -11,8 +11,7 @@ from typing import Any
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import orders_remark
 from fpp_sweep.records.records import SweepInfo
-from fpp_sweep.records.released_marks import released_mark, released_notes
-from fpp_sweep.records.texts import format_time
+from fpp_sweep.records.texts import format_time, released_mark, released_notes
 from fpp_sweep.report.document import Section, Text, blocks_to_latex, blocks_to_markdown, blocks_to_text, paragraphs
 from fpp_sweep.report.html import write_page
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, cells_of, columns_of

@@ -12,8 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.log import write_line
+from fpp_sweep.records.folder import SweepFolder, write_line
 from fpp_sweep.records.records import STOPPED_BY_STEER, SplitResult, State, TrialRecord, baseline_name
 from fpp_sweep.search.question import gate_violation, with_values
 from fpp_sweep.space.space import Space

@@ -11,20 +11,18 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.front import front_of
 from fpp_sweep.search.job import TrialContext
 from fpp_sweep.search.question import TAKEN_OVER, asked_now, with_answer
-from fpp_sweep.search.searcher import ChangeListener, SweepSearcher, run_tune
+from fpp_sweep.search.searcher import SweepSearcher, run_tune
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, first_line
-from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import RESUMES_LEFT, Options
@@ -32,119 +30,64 @@ from fpp_sweep.sweep.live import Display, live_status
 from fpp_sweep.sweep.plan import check_plan
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.sweep.summary import print_next_command, resume_command
-from fpp_sweep.sweep.sweep_record import EndState, Start, SweepRecorder, end_state, image_changes, with_inputs
+from fpp_sweep.sweep.sweep_record import EndState, Start, SweepRecorder, end_state
 from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.tracking.delivery import DeliveryThread, print_later_delivery
-from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.workers.ray_session import end_services
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
 
-
-@dataclass(frozen=True, slots=True)
-class OpenedSweep:
-    """The workers and the plan of a sweep, checked."""
-
-    workers: Workers
-    plan: Plan
-    later_plans: Mapping[str, Plan]  # plans of the final stage and the test split; empty: there is no final stage
-
-
-def open_sweep(start: Start, workers: Workers) -> OpenedSweep:
-    """Check that all inputs exist and are those of the start, record them, and tell the workers the tasks' keys."""
-    pool, model = workers.pool, workers.model
-    stage("looking at datasets and prompts")
-    try:
-        plan, later_plans, validation = check_plan(start.space, pool)
-    except TaskFailed as error:
-        raise InputError(error.reason) from error
-    datasets = plan.datasets_by_key()
-    for later_plan in later_plans.values():
-        datasets.update(later_plan.datasets_by_key())
-    before = start.record.info
-    info = with_inputs(before, start.space, model, datasets.values(), validation)
-    images = {split: later_plans.get(split, plan).images(split) for split in (*plan.datasets, *later_plans)}
-    info = replace(info, images_by_split=images)
-    for line in (*validation.notes, *start.space.notes(), *image_changes(before, info)):
-        note(line)
-    pool.begin(TaskKeys(model, datasets, validation.prompts))
-    start.accept(info)
-    return OpenedSweep(workers, plan, later_plans)
-
-
-def reopen(record: SweepRecord, space: Space, command: int, workers: Workers) -> OpenedSweep | None:
-    """Ask the space of a command of a running sweep with the same workers; refused inputs change nothing."""
-    before = record.info
-    answers = with_answer(before.answers, command, TAKEN_OVER)
-    asked = SweepRecord(record.folder, replace(before, answers=answers, **asked_now(before, space)))
-    try:
-        opened = open_sweep(Start(space=space, record=asked, before=before), workers)
-    except InputError as error:
-        record.update(answers=with_answer(before.answers, command, f"refused: {error}"))
-        return None
-    record.info = asked.info
-    return opened
-
-
-def new_searcher(
-    space: Space, record: SweepRecord, opened: OpenedSweep, poller: StatusPoller, listeners: Sequence[ChangeListener]
-) -> SweepSearcher:
-    """Return the searcher of a space; its listeners are called when a trial starts or ends."""
-    return SweepSearcher(
-        space,
-        record,
-        plan=opened.plan,
-        has_final_stage=bool(opened.later_plans),
-        poller=poller,
-        gpus_per_worker=opened.workers.gpus_per_worker,
-        listeners=listeners,
-    )
-
-
-def context_of(folder: SweepFolder, space: Space, opened: OpenedSweep, plugins: tuple[PluginFile, ...]) -> TrialContext:
-    """Return what all jobs of a space have in common."""
-    return TrialContext(
-        folder=folder,
-        executor=opened.workers.pool,
-        plan=opened.plan,
-        later_plans=opened.later_plans,
-        space=space,
-        plugins=plugins,
-    )
-
-
-def run_jobs(searcher: SweepSearcher, context: TrialContext) -> None:
-    """Run the baselines, and trials until the searcher has no more."""
-    searcher.prepare_jobs()
-    with TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as tune_folder:
-        run_tune(searcher, context, tune_folder)  # nothing reads Tune's own records
-
-
-NOTIFY_TIMEOUT = 10.0  # seconds for the user's command at the end
+NOTIFY_TIMEOUT = 10.0  # seconds for the command of `search.notify`
 # seconds that the end of a sweep waits for MLflow
 DELIVERY_TIMEOUT = 60.0
 INTERRUPTED_DELIVERY_TIMEOUT = 10.0  # after an interrupt
 
 
+def open_sweep(start: Start, workers: Workers, plugins: tuple[PluginFile, ...] = ()) -> TrialContext:
+    """Check that all inputs exist and are those of the start, record them, and tell the workers the tasks' keys."""
+    stage("looking at datasets and prompts")
+    try:
+        plans = check_plan(start.space, workers.pool)
+    except TaskFailed as error:
+        raise InputError(error.reason) from error
+    workers.pool.begin(start.accept(workers.model, plans))
+    return TrialContext(
+        folder=start.record.folder,
+        executor=workers.pool,
+        plan=plans.plan,
+        later_plans=plans.later_plans,
+        space=start.space,
+        plugins=plugins,
+    )
+
+
 class SweepDriver:
     """A running sweep: the searcher, and everything that reports on it."""
 
-    def __init__(self, space: Space, record: SweepRecord, opened: OpenedSweep, options: Options) -> None:
+    def __init__(self, record: SweepRecord, workers: Workers, context: TrialContext, options: Options) -> None:
         self.options, self.record, self.folder, self.uri = options, record, record.folder, record.info.tracking_uri
+        self.workers = workers
         self.delivery_timeout = DELIVERY_TIMEOUT
         self.recorder = SweepRecorder(record)
-        self.display = Display(sys.stderr, objectives=space.objectives)
+        self.display = Display(sys.stderr, objectives=context.space.objectives)
         self.mlflow = DeliveryThread(self.folder, self.uri, on_error=self.display.event)
         self.reporter = Reporter(self.folder, self.mlflow)
-        self.poller = StatusPoller(opened.workers.pool, on_status=self._show_status, on_stuck=self._leave)
-        self._take_over(space, opened)
+        self.poller = StatusPoller(workers.pool, on_status=self._show_status, on_stuck=self._leave)
+        self._take_over(context)
 
-    def _take_over(self, space: Space, opened: OpenedSweep) -> None:
+    def _take_over(self, context: TrialContext) -> None:
         """Direct the workers by a space from now on."""
-        self.space, self.opened = space, opened
-        self.display.objectives = space.objectives
-        listeners = (self.reporter, self.recorder, self.display)
-        self.searcher = new_searcher(space, self.record, opened, self.poller, listeners)
+        self.context = context
+        self.display.objectives = context.space.objectives
+        self.searcher = SweepSearcher(
+            context.space,
+            self.record,
+            plan=context.plan,
+            has_final_stage=bool(context.later_plans),
+            poller=self.poller,
+            gpus_per_worker=self.workers.gpus_per_worker,
+            listeners=(self.reporter, self.recorder, self.display),
+        )
 
     def run(self) -> None:
         """Search to the end, or until an interrupt or an error; record the end, report and deliver in any case."""
@@ -171,18 +114,30 @@ class SweepDriver:
         self.poller.start()
         self._run_jobs()
         while self.searcher.next_question is not None:
-            space, command = self.searcher.next_question
-            opened = reopen(self.record, space, command, self.opened.workers)
-            if opened is None:
-                space, opened = self.space, self.opened
-            self._take_over(space, opened)
+            self._take_over(self._reopen(*self.searcher.next_question))
             self._run_jobs()
         self.record.update(end_reason=self.searcher.why_stopped or "")
 
+    def _reopen(self, space: Space, command: int) -> TrialContext:
+        """Ask the space of a command with the same workers; refused inputs change nothing."""
+        before = self.record.info
+        answers = with_answer(before.answers, command, TAKEN_OVER)
+        asked = SweepRecord(self.folder, replace(before, answers=answers, **asked_now(before, space)))
+        start = Start(space=space, record=asked, before=before)
+        try:
+            context = open_sweep(start, self.workers, self.options.plugins)
+        except InputError as error:
+            self.record.update(answers=with_answer(before.answers, command, f"refused: {error}"))
+            return self.context
+        self.record.info = asked.info
+        return context
+
     def _run_jobs(self) -> None:
-        """Run all jobs of the space that is asked now."""
+        """Run the baselines, and trials of the space that is asked now until the searcher has no more."""
         self.recorder.record_reference(self.searcher.records())
-        run_jobs(self.searcher, context_of(self.folder, self.space, self.opened, self.options.plugins))
+        self.searcher.prepare_jobs()
+        with TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as tune_folder:
+            run_tune(self.searcher, self.context, tune_folder)  # nothing reads Tune's own records
 
     # ------------------------------------------------------------ called by the poller
 
@@ -216,8 +171,8 @@ class SweepDriver:
         with suppress(OSError):  # a full disk
             self.searcher.study.export(self.folder.study_file, self.folder.path.name)
         self._deliver(self.delivery_timeout)
-        if self.space.search.notify:
-            notify(self.space.search.notify, self.folder)
+        if self.context.space.search.notify:
+            notify(self.context.space.search.notify, self.folder)
 
     def _deliver(self, timeout: float) -> None:
         """Bring MLflow up to date within a time; print the command that delivers the rest later."""

@@ -17,8 +17,8 @@ from rich.text import Text
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metric_of, values_of
 from fpp_sweep.records.pareto import hypervolume
-from fpp_sweep.records.progress import SweepProgress, progress_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.state import SweepProgress, progress_of
 from fpp_sweep.records.texts import format_metric, format_values
 from fpp_sweep.report.formatting import labelled_lines
 from fpp_sweep.space.objectives import Objective

@@ -19,32 +19,28 @@ from fpp_sweep.report.writing import write_report
 from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.search.question import reassess
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.spec.process import cores, readers, set_thread_defaults, terminable
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import ModelInfo, PluginFile, WorkerSpec
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
-from fpp_sweep.sweep.plan import check_before_local_start, make_plan, validate
+from fpp_sweep.sweep.plan import CheckedPlan, check_before_local_start, make_plan, validate
 from fpp_sweep.sweep.sweep_record import (
     Start,
     SweepRecorder,
     begin,
     errors_for_command,
-    image_changes,
     recording_end,
     removing_refused,
     start_of,
-    with_inputs,
 )
 from fpp_sweep.sweep.worker_pool import shared_results_folder, worker_spec
 from fpp_sweep.tracking.delivery import deliver_or_explain
-from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskStore, folder_for
 
 if TYPE_CHECKING:
-    from fpp_sweep.trial.worker import LocalExecutor  # loads torch
+    pass  # loads torch
 
 TrialCallback = Callable[[SweepFolder, TrialRecord], None]
 
@@ -73,7 +69,7 @@ def run_checked_locally(
         start = start_of(space, options, folder, in_process=True)
         with removing_refused(start):
             begin(start)
-            context = _open_context(start, options)
+            context = open_locally(start, options.plugins)
         with recording_end(SweepRecorder(start.record)):
             _run_trials(context, start.space, on_trial)
         statistics = write_report(folder, pages=True)
@@ -81,14 +77,6 @@ def run_checked_locally(
         if start.tracking_uri:
             links = deliver_or_explain(folder, start.tracking_uri, statistics)
     return Sweep(folder, tuple(links))
-
-
-def _open_context(start: Start, options: Options) -> TrialContext:
-    """Return what all trials of a run in this process have in common."""
-    plan, executor = open_locally(start, options.plugins)
-    return TrialContext(
-        folder=start.record.folder, executor=executor, plan=plan, space=start.space, plugins=options.plugins
-    )
 
 
 def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | None) -> None:
@@ -133,23 +121,17 @@ def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:
     return names
 
 
-def open_locally(start: Start, plugins: Sequence[PluginFile]) -> tuple[Plan, LocalExecutor]:
+def open_locally(start: Start, plugins: tuple[PluginFile, ...]) -> TrialContext:
     """Load the model, check all that the space names, and record both; raise InputError if something has changed."""
     from fpp_sweep.trial.worker import LocalExecutor, Worker  # loads torch, after all names were checked
 
     space, folder = start.space, start.record.folder
     worker = Worker(local_worker_spec(space, plugins), Bar)
     plan = make_plan(space, worker)
-    validation = validate(space, worker, plan)
     model = worker.model_info()
-    before = start.record.info
-    datasets = plan.datasets_by_key()
-    info = with_inputs(before, space, model, datasets.values(), validation)
-    for line in (*validation.notes, *image_changes(before, info)):
-        note(line)
-    start.accept(info)
-    store = TaskStore(folder.tasks, _shared_folder(space, plugins, model))
-    return plan, LocalExecutor(worker, TaskKeys(model, datasets, validation.prompts), store)
+    keys = start.accept(model, CheckedPlan(plan, {}, validate(space, worker, plan)))
+    executor = LocalExecutor(worker, keys, TaskStore(folder.tasks, _shared_folder(space, plugins, model)))
+    return TrialContext(folder=folder, executor=executor, plan=plan, space=space, plugins=plugins)
 
 
 def local_worker_spec(space: Space, plugins: Sequence[PluginFile]) -> WorkerSpec:

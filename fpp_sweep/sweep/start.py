@@ -68,6 +68,7 @@ def run_once(space: Space, options: Options, folder: SweepFolder, workers: Worke
             stage("loading Ray Tune and Optuna")
             from fpp_sweep.sweep.driver import SweepDriver, open_sweep  # load Ray, after its environment is set
 
-            driver = SweepDriver(start.space, start.record, open_sweep(start, ready), options)
+            context = open_sweep(start, ready, options.plugins)
+            driver = SweepDriver(start.record, ready, context, options)
         driver.run()
     return tuple(driver.mlflow.links)

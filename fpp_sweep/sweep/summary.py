@@ -12,9 +12,8 @@ from fpp_sweep.cli.names import SWEEPS
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front
-from fpp_sweep.records.progress import progress_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
-from fpp_sweep.records.state import is_abandoned, state_text
+from fpp_sweep.records.state import is_abandoned, progress_of, state_text
 from fpp_sweep.records.texts import format_values, question_texts
 from fpp_sweep.report.answer_section import answer_sections, settings_table
 from fpp_sweep.report.document import Block, Section, blocks_to_text

@@ -18,7 +18,7 @@ from fpp_sweep.search.question import asked_now, asked_space, drop_outdated_resu
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, MachineError
-from fpp_sweep.spec.keys import ENGINE_NAME
+from fpp_sweep.spec.keys import ENGINE_NAME, TaskKeys
 from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation
 from fpp_sweep.sweep.api import InterruptedSweep, Options
@@ -26,6 +26,7 @@ from fpp_sweep.tracking.stores import absolute, check_address, uri_of_folder, ur
 
 if TYPE_CHECKING:
     from fpp_sweep.search.searcher import TrialChange
+    from fpp_sweep.sweep.plan import CheckedPlan
     from fpp_sweep.workers.status import SchedulerStatus
 
 FIRST_RELOAD_SECONDS = 10
@@ -44,13 +45,26 @@ class Start:
     def tracking_uri(self) -> str:
         return self.record.info.tracking_uri
 
-    def accept(self, info: SweepInfo) -> None:
-        """Write the record with the inputs that were checked; from here on the sweep answers the space."""
-        folder = self.record.folder
+    def accept(self, model: ModelInfo, plans: CheckedPlan) -> TaskKeys:
+        """Record the inputs that were checked, from where on the sweep answers the space; return the tasks' keys.
+
+        Raise InputError if the sweep is resumed and an input has changed.
+        """
+        plan, later_plans, validation = plans
+        datasets = plan.datasets_by_key()
+        for later_plan in later_plans.values():
+            datasets.update(later_plan.datasets_by_key())
+        recorded = self.record.info
+        info = with_inputs(recorded, self.space, model, datasets.values(), validation)
+        images = {split: later_plans.get(split, plan).images(split) for split in (*plan.datasets, *later_plans)}
+        info = replace(info, images_by_split=images)
+        for line in (*validation.notes, *self.space.notes(), *image_changes(recorded, info)):
+            note(line)
         if self.before is not None:
-            drop_outdated_results(folder, self.before.space, self.space)
+            drop_outdated_results(self.record.folder, self.before.space, self.space)
         self.record.info = info
         self.record.update()
+        return TaskKeys(model, datasets, validation.prompts)
 
 
 def start_of(space: Space, options: Options, folder: SweepFolder, *, in_process: bool = False) -> Start:

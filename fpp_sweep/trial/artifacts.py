@@ -27,8 +27,7 @@ from pyarrow import parquet
 
 from fpp_sweep.core.metrics import Confidences, Predictions
 from fpp_sweep.records.measurements import block_stats_file, read_block_stats
-from fpp_sweep.records.reliability import write_reliability
-from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
+from fpp_sweep.records.trial_files import SkippedImage, write_reliability, write_skipped
 from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import files_in, open_own, write_json, written_whole
 from fpp_sweep.spec.specs import DatasetSeed

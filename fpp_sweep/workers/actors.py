@@ -22,7 +22,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fpp_sweep.records.log import write_line
+from fpp_sweep.records.folder import write_line
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import MachineError, first_line
 from fpp_sweep.spec.keys import TaskKeys, config_key

@@ -2,7 +2,7 @@
 
 import re
 
-from fpp_sweep.records.log import write_line
+from fpp_sweep.records.folder import write_line
 
 
 def test_an_entry_is_one_line_with_its_time_and_details_below(tmp_path):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.records.progress import progress_of
+from fpp_sweep.records.state import progress_of
 from tests.kit.names import ZERO_SHOT
 from tests.kit.records import baseline, failed, running, split_result, sweep_info, trial
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.front import front_of
-from fpp_sweep.records.released_marks import released_mark, released_notes
+from fpp_sweep.records.texts import released_mark, released_notes
 from fpp_sweep.report.front_table import dataset_table, front_table
 from fpp_sweep.report.table import to_latex, to_text
 from fpp_sweep.spec.released import released_settings

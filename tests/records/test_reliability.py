@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.reliability import FILE, diagram_of, read_reliability, write_reliability
+from fpp_sweep.records.trial_files import RELIABILITY, diagram_of, read_reliability, write_reliability
 from tests.kit.measured import block_stats
 
 CORRECT = np.array([True, False, True])
@@ -20,7 +20,7 @@ def write_diagrams(tmp_path, content=None):
     stats = block_stats(CORRECT, CONFIDENCE, dataset="dtd")
     write_reliability(path, {("dtd", 0): stats, ("dtd", 1): stats, ("pets", 0): stats})
     if content is not None:
-        (path / FILE).write_text(content)
+        (path / RELIABILITY).write_text(content)
     return folder
 
 

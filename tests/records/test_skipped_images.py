@@ -6,7 +6,7 @@ import pytest
 
 from fpp_sweep import show
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.skipped_images import FILE, read_skipped, skipped_lines, write_skipped
+from fpp_sweep.records.trial_files import SKIPPED, read_skipped, skipped_lines, write_skipped
 from fpp_sweep.report.front_files import write_results
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.sweep.summary import summary_lines
@@ -54,7 +54,7 @@ def test_a_run_without_skipped_images_removes_the_file_of_an_earlier_run(folder,
     write_skipped(split_folder, IMAGES)
     write_skipped(split_folder, [])
     assert read_skipped(folder, TRIAL, "val") == []
-    assert not (split_folder / FILE).exists()
+    assert not (split_folder / SKIPPED).exists()
 
 
 DAMAGED = {"empty": "", "a mapping": "{}", "a number": "[3]", "keys": '[{"dataset": "pets"}]', "deep": "[" * 100_000}
@@ -62,7 +62,7 @@ DAMAGED = {"empty": "", "a mapping": "{}", "a number": "[3]", "keys": '[{"datase
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_file_counts_as_no_skipped_images(folder, split_folder, content):
-    (split_folder / FILE).write_text(content)
+    (split_folder / SKIPPED).write_text(content)
     assert read_skipped(folder, TRIAL, "val") == []
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.records import IMPORTED
-from fpp_sweep.records.reliability import write_reliability
+from fpp_sweep.records.trial_files import write_reliability
 from fpp_sweep.report.html import plotly_script
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.statistics.block_stats import BlockStats

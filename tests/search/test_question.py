@@ -15,11 +15,12 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.texts import question_texts
 from fpp_sweep.search.job import run_job
+from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.command_line import space_of_sweep
-from fpp_sweep.sweep.driver import context_of, new_searcher, open_sweep
+from fpp_sweep.sweep.driver import open_sweep
 from fpp_sweep.sweep.local_run import local_worker_spec
 from fpp_sweep.sweep.sweep_record import SweepRecorder, begin, recording_end, removing_refused, start_of
 from fpp_sweep.sweep.worker_pool import Workers
@@ -68,21 +69,27 @@ def run(make_worker):
         pool = WorkerInProcess(make_worker(**spec), folder)
         with removing_refused(start):
             begin(start)
-            opened = open_sweep(start, Workers(pool, pool.worker.model_info(), 0.0))
+            context = open_sweep(start, Workers(pool, pool.worker.model_info(), 0.0))
         recorder = SweepRecorder(start.record)
         with recording_end(recorder):
-            run_jobs(start, opened, recorder)
+            run_jobs(start, context, recorder)
         return pool
 
     return ask
 
 
-def run_jobs(start, opened, recorder):
+def run_jobs(start, context, recorder):
     status = SimpleNamespace(workers=1, fatal=None)
-    searcher = new_searcher(start.space, start.record, opened, SimpleNamespace(status=status), [recorder])
+    searcher = SweepSearcher(
+        context.space,
+        start.record,
+        plan=context.plan,
+        poller=SimpleNamespace(status=status),
+        gpus_per_worker=0.0,
+        listeners=[recorder],
+    )
     searcher.prepare_jobs()
     recorder.record_reference(searcher.records())
-    context = context_of(start.record.folder, start.space, opened, plugins=())
     number = 0
     while (job := searcher.suggest(str(number))) != Searcher.FINISHED:
         run_job(context, **job)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.records.progress import SweepProgress
+from fpp_sweep.records.state import SweepProgress
 from fpp_sweep.search.searcher import TrialChange
 from fpp_sweep.sweep.live import Display, Status, split_line, trial_line
 from tests.kit.records import ACCURACY, ECE, SECONDS, failed, split_result, trial

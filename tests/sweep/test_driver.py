@@ -7,10 +7,11 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.records import WorkTotals
+from fpp_sweep.search.job import TrialContext
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.sweep import driver as driver_module
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.driver import OpenedSweep, SweepDriver
+from fpp_sweep.sweep.driver import SweepDriver
 from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
@@ -30,9 +31,10 @@ def make_driver():
 
     def make(folder, requested):
         plan = Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,))
-        opened = OpenedSweep(Workers(pool=None, model=None, gpus_per_worker=0.0), plan, later_plans={})
+        workers = Workers(pool=None, model=None, gpus_per_worker=0.0)
+        context = TrialContext(folder=folder, executor=None, plan=plan, space=requested)
         info = replace(folder.info(), space=requested.plain(), objectives=requested.objectives, tracking_uri=NO_STORE)
-        driver = SweepDriver(requested, SweepRecord(folder, info), opened, Options())
+        driver = SweepDriver(SweepRecord(folder, info), workers, context, Options())
         driver.poller.poll = lambda: None
         driver.poller.status = STATUS
         return driver
