@@ -19,7 +19,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -67,7 +66,7 @@ LOCK_PAUSE = 0.05  # seconds between two attempts
 
 RUN_AGAIN = "delete it; the trial runs again"
 CORRECT_LINE = "correct the line, or move the file away"
-BEGIN_AGAIN = "begin another sweep with --name; tasks/, moved to its folder, saves computing again"
+BEGIN_AGAIN = "begin another sweep with --name, which computes no cached result again"
 
 Record = TypeVar("Record", Command, Question, SplitResult, TrialRecord, SweepInfo, WorkTotals)
 Parsed = TypeVar("Parsed")
@@ -359,17 +358,7 @@ def _not_json(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a finite number")
 
 
-def _interned(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object with one copy of each text in the process: records of a large sweep take half the memory."""
-    interned = {}
-    for key, value in pairs:
-        if type(value) is str:
-            value = sys.intern(value)
-        interned[sys.intern(key)] = value
-    return interned
-
-
-_DECODER = json.JSONDecoder(parse_constant=_not_json, object_pairs_hook=_interned)
+_DECODER = json.JSONDecoder(parse_constant=_not_json)
 
 
 def _checked(kind: type[Record], fields: Any, key: str = "") -> Record:

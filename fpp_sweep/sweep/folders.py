@@ -13,29 +13,20 @@ from fpp_sweep.cli.names import find_sweep, is_sweep, sweeps_below
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import existing_part, user_path
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.names import require_folder_name
 from fpp_sweep.sweep.api import Options
 
 
 @contextmanager
 def reserved_folder(space: Space, options: Options) -> Iterator[SweepFolder]:
-    """Yield the folder of `sweep_folder`; after the block, remove it and the parents made for it if they are empty.
-
-    So a sweep that is refused leaves nothing behind.
-    """
-    existing = existing_part(user_path(options.root))
+    """Yield the folder of `sweep_folder`; after the block, remove it if it is empty, as a sweep was refused."""
     folder = sweep_folder(space, options)
     try:
         yield folder
     finally:
         with suppress(OSError):  # a folder that is not empty stays
-            for path in (folder.path, *folder.path.parents):
-                if not path.exists():  # a sweep that was refused is removed
-                    continue
-                if path.samefile(existing):
-                    break
-                path.rmdir()
+            folder.path.rmdir()
 
 
 def sweep_folder(space: Space, options: Options) -> SweepFolder:
@@ -79,15 +70,12 @@ def _name_at(name: str, second: datetime) -> str:
 
 
 def _require_unused(folder: SweepFolder) -> None:
-    """Raise InputError if a folder holds anything but another sweep's results, which a new sweep may use.
-
-    A sweep that was refused, or killed before it had a record, may have left its lock.
-    """
+    """Raise InputError if a folder holds anything but the lock of a sweep that was killed before it had a record."""
     remedy = "begin the sweep with another --name"
     if not os.path.lexists(folder.path):
         return
     try:
-        others = [path.name for path in folder.path.iterdir() if path not in (folder.tasks, folder.lock_file)]
+        others = [path.name for path in folder.path.iterdir() if path != folder.lock_file]
     except OSError as error:
         raise InputError(f"{folder.path}: {error.strerror}; {remedy}") from None
     if others:

@@ -110,18 +110,8 @@ def removing_refused(start: Start) -> Iterator[None]:
     except InputError:
         folder = start.record.folder
         if start.before is None and not folder.trial_files():
-            _remove_new_folder(folder)
+            shutil.rmtree(folder.path, ignore_errors=True)
         raise
-
-
-def _remove_new_folder(folder: SweepFolder) -> None:
-    """Remove what the sweep has written; results of another sweep that the user has put there stay."""
-    if not folder.tasks.exists():
-        shutil.rmtree(folder.path, ignore_errors=True)
-        return
-    for path in (folder.info_file, folder.lock_file):
-        path.unlink(missing_ok=True)
-    shutil.rmtree(folder.report, ignore_errors=True)
 
 
 def _store_of(
@@ -251,33 +241,24 @@ def with_inputs(
 
 def _require_unchanged(before: SweepInfo, now: SweepInfo) -> None:
     """Raise InputError if the model, the data or the prompts differ from those that the sweep began with."""
-    problem = _first_change(before, now)
-    if problem is not None:
-        raise InputError(f"{before.name} cannot be resumed: {problem} than when it began; begin a new sweep instead")
-
-
-def _first_change(before: SweepInfo, now: SweepInfo) -> str | None:
-    """Return the first input that has changed, in words; None if all are the same."""
+    datasets = _changed_names(before.datasets, now.datasets)
+    datasets += _changed_names(before.unsearched_datasets, now.unsearched_datasets)
+    prompts = _changed_names(before.prompts, now.prompts)
     if before.model_digest != now.model_digest:
-        return f"model {now.model} has other weights"
-    changed_splits = [
-        *_changed_names(before.datasets, now.datasets),
-        *_changed_names(before.unsearched_datasets, now.unsearched_datasets),
-    ]
-    if changed_splits:
-        return f"it has other images or class names ({', '.join(changed_splits)})"
-    changed_prompts = _changed_names(before.prompts, now.prompts)
-    if changed_prompts:
-        return f"a prompt file has other content ({', '.join(changed_prompts)})"
-    return None
+        problem = f"model {now.model} has other weights"
+    elif datasets:
+        problem = f"it has other images or class names ({', '.join(datasets)})"
+    elif prompts:
+        problem = f"a prompt file has other content ({', '.join(prompts)})"
+    else:
+        return
+    raise InputError(f"{before.name} cannot be resumed: {problem} than when it began; begin a new sweep instead")
 
 
 def image_changes(before: SweepInfo, now: SweepInfo) -> list[str]:
     """Return a note that names the datasets whose image files have another size or time than when the sweep began."""
-    changed_splits = [
-        *_changed_names(before.images, now.images),
-        *_changed_names(before.unsearched_images, now.unsearched_images),
-    ]
+    changed_splits = _changed_names(before.images, now.images)
+    changed_splits += _changed_names(before.unsearched_images, now.unsearched_images)
     if not before.model or not changed_splits:
         return []
     return [

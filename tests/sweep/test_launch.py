@@ -61,7 +61,7 @@ def test_a_sweep_that_is_refused_after_its_folder_was_locked_leaves_no_folder(tm
     options = Options(root=tmp_path / "new" / "sweeps")
     with pytest.raises(InputError, match="a prompt does not fit"):
         run_command(small_space(), options, command="tune", words=[])
-    assert list(tmp_path.iterdir()) == []
+    assert list(options.root.iterdir()) == []
 
 
 def test_a_time_limit_of_tasks_is_refused_where_nothing_can_end_a_task(tmp_path):
