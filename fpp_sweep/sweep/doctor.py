@@ -102,13 +102,13 @@ def target_of(path: Path | None, overrides: Sequence[str], options: Options) -> 
 
 def start_finding(space: Space, options: Options) -> Finding:
     """Check what the driver checks before Ray starts."""
+
+    def check_start() -> Finding:
+        check_before_ray_start(space, options)
+        return Finding("ok", "the settings can be used")
+
     remedy = "correct the setting or plugin that is named there: `tune` would stop there, too"
-    return run_check("start of the sweep", remedy, partial(check_start, space, options))
-
-
-def check_start(space: Space, options: Options) -> Finding:
-    check_before_ray_start(space, options)
-    return Finding("ok", "the settings can be used")
+    return run_check("start of the sweep", remedy, check_start)
 
 
 def room_finding(space: Space, *, on_cluster: bool) -> Finding:

@@ -1,5 +1,6 @@
-"""The driver: the record that it keeps of the sweep, the time left that it shows, and its end."""
+"""The driver: the record that it keeps of the sweep, the time left that it shows, its end, and the user's command."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,15 +9,19 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.records import WorkTotals
 from fpp_sweep.search.job import TrialContext
+from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.sweep import driver
 from fpp_sweep.sweep import driver as driver_module
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.driver import SweepDriver
+from fpp_sweep.sweep.plan import command_words
 from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
 from tests.kit.names import ZERO_SHOT
-from tests.kit.records import baseline, below_floor, running, sweep_info, trial
+from tests.kit.processes import SMALL_SPACE
+from tests.kit.records import baseline, below_floor, build_sweep, running, sweep_info, trial
 from tests.kit.spaces import small_space
 from tests.kit.tasks import dataset_info
 
@@ -156,3 +161,43 @@ def test_an_interrupted_search_is_recorded_reported_and_delivered(tmp_path, make
         driver.run()
     assert folder.info().state == "interrupted"
     assert ended == ["report", driver_module.INTERRUPTED_DELIVERY_TIMEOUT]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return build_sweep(tmp_path / "made", report=False)
+
+
+def test_the_command_gets_the_state_and_the_front_as_json(folder, tmp_path):
+    received = tmp_path / "received.json"
+    driver.notify(f"""sh -c 'cat > "{received}"'""", folder)
+    message = json.loads(received.read_text())
+    assert (message["state"], message["sweep"]) == ("finished", str(folder.path))
+    ((name, values),) = message["front"].items()
+    assert list(values.values()) == folder.trial(name).values
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("false", "Command '['false']' returned non-zero exit status 1."),
+        ("sleep 1000", "Command '['sleep', '1000']' timed out after"),
+        ("no-such-command --now", "[Errno 2] No such file"),
+    ],
+)
+def test_a_command_that_fails_or_hangs_is_noted_and_ended(folder, command, line, capsys, monkeypatch):
+    monkeypatch.setattr(driver, "NOTIFY_TIMEOUT", 0.5)
+    driver.notify(command, folder)
+    assert capsys.readouterr().err.startswith(f"note: search.notify: {line}")
+
+
+@pytest.mark.parametrize("command", ["no-such-command --now", "'"])
+def test_a_command_that_cannot_be_run_is_refused(command):
+    with pytest.raises(InputError, match=r"^search\.notify: "):
+        command_words(command)
+
+
+def test_the_command_is_not_in_the_record_which_others_may_receive():
+    space = parse_space(SMALL_SPACE, "small.yaml", ["search.notify=curl https://hooks/mine"])
+    assert space.search.notify == "curl https://hooks/mine"
+    assert "hooks" not in json.dumps(space.plain())

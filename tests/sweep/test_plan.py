@@ -198,29 +198,6 @@ def test_a_resumed_sweep_needs_the_data_of_all_splits_of_its_start(worker):
         assert f"({named})" in note
 
 
-def test_a_resumed_sweep_may_read_other_splits_than_before(worker):
-    requested = small_space()
-    validation = validate(requested, worker, make_plan(requested, worker))
-    searched, test = (worker.describe(["scenes"], split) for split in ("val", "test"))
-
-    def open_inputs(info, datasets):
-        return with_inputs(info, requested, worker.model_info(), datasets, validation)
-
-    started = open_inputs(replace(sweep_info(name="sweep"), model=""), searched)
-    resumed = open_inputs(started, [*searched, *test])
-    assert open_inputs(resumed, searched).unsearched_datasets == resumed.unsearched_datasets != {}
-
-
-def test_changed_image_files_cause_a_note():
-    before = replace(sweep_info(name="sweep"), images={"dtd": "a"})
-    assert image_changes(before, before) == []
-    assert (
-        image_changes(replace(before, model=""), replace(before, images={"dtd": "b"})) == []
-    )  # a first driver has no earlier images
-    (note,) = image_changes(before, replace(before, images={"dtd": "b"}))
-    assert note.startswith("image files have changed (size or time)")
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

@@ -1,38 +1,18 @@
-"""The needs of a worker: at most all cores of the machine, and a GPU if the machine has one."""
+"""Workers: at most all cores of a machine, a GPU if there is one, and nodes that fit the driver."""
 
-from contextlib import nullcontext
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from fpp_sweep.checks.findings import Finding
 from fpp_sweep.space.work import Work
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep import worker_pool
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.worker_pool import gpus_of_a_worker, ray_session, session_cpus
+from fpp_sweep.sweep.worker_pool import gpus_of_a_worker
 from fpp_sweep.workers import actors
 from tests.kit.spaces import small_space
-
-
-@pytest.mark.parametrize(
-    ("work", "cpus"),
-    [(Work(), 4), (Work(workers=2), 4), (Work(workers=6), 6), (Work(workers=3, cpus_per_worker=1.5), 5)],
-)
-def test_a_session_has_the_cores_of_the_machine_or_as_many_as_its_workers_take(monkeypatch, work, cpus):
-    monkeypatch.setattr(worker_pool, "cores", lambda: 4)
-    assert session_cpus(work) == cpus
-
-
-@pytest.mark.parametrize(
-    ("work", "is_noted"),
-    [(Work(), False), (Work(workers=4), False), (Work(workers=5), True), (Work(workers=3, cpus_per_worker=2), True)],
-)
-def test_more_workers_than_cores_are_noted(monkeypatch, capsys, work, is_noted):
-    monkeypatch.setattr(worker_pool, "cores", lambda: 4)
-    monkeypatch.setattr(worker_pool, "session", lambda *_, **__: nullcontext())
-    with ray_session(replace(small_space(), work=work), Options()):
-        expected = f"{work.workers} workers share 4 cores of this machine and wait for each other"
-        assert (expected in capsys.readouterr().err) == is_noted
 
 
 @pytest.mark.parametrize(
@@ -59,3 +39,31 @@ def test_a_wait_for_a_busy_cluster_is_noted(monkeypatch, tmp_path, capsys, free_
     worker_pool.start_workers(small_space(), Options(address="127.0.0.1:6379"), tmp_path)
     note = "note: no node of the cluster has room for a worker now; waiting until other work on the cluster ends"
     assert (note in capsys.readouterr().err) == is_noted
+
+
+@pytest.fixture
+def check(monkeypatch):
+    """Return a function that checks a cluster on whose node 10.0.0.2 is found what it is given."""
+
+    def check_findings(*found):
+        monkeypatch.setattr(worker_pool, "on_every_node", lambda *_, **__: {"10.0.0.2": list(found)})
+        worker_pool.check_nodes(WorkerSpec(model="tiny"))
+
+    return check_findings
+
+
+def test_a_finding_that_changes_results_ends_the_sweep(check):
+    with pytest.raises(InputError, match=r"10\.0\.0\.2: code abc, but most nodes have .*; bring every node"):
+        check(Finding("ok", "abc", must_match="abc", subject="code"))
+
+
+def test_other_findings_are_noted_and_sound_ones_are_not(check, capsys):
+    check(Finding("ok", "4 GB", subject="memory"), Finding("wrong", "0644", "chmod 600", subject="token"))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "10.0.0.2" in line]
+    assert lines == ["note: 10.0.0.2: token 0644; chmod 600"]
+
+
+def test_a_node_that_fails_is_wrong_with_its_cause(check, monkeypatch):
+    monkeypatch.setattr(worker_pool, "on_every_node", lambda *_, **__: {"10.0.0.2": TimeoutError("no answer")})
+    with pytest.raises(InputError, match=r"10\.0\.0\.2: code no answer; see with `ray status`"):
+        worker_pool.check_nodes(WorkerSpec(model="tiny"))

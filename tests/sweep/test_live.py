@@ -1,4 +1,4 @@
-"""The display of a running sweep on a terminal and in a log."""
+"""A running sweep on the terminal: its header, its display, and in a log."""
 
 import fcntl
 import io
@@ -12,10 +12,44 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.state import SweepProgress
 from fpp_sweep.search.searcher import TrialChange
-from fpp_sweep.sweep.live import Display, Status, split_line, trial_line
-from tests.kit.records import ACCURACY, ECE, SECONDS, failed, split_result, trial
+from fpp_sweep.sweep.live import Display, Status, heading, split_line, trial_line
+from tests.kit.records import ACCURACY, ECE, SECONDS, failed, split_result, sweep_info, trial
+
+
+@pytest.mark.parametrize(
+    ("search", "line"),
+    [
+        ({"trials": 8}, "then      up to 6 finalists with 3 seeds each, the best of them on test"),
+        (
+            {"wall_clock": 60},
+            "then      up to 6 finalists with 3 seeds each, the best of them on test; beyond the budget of time",
+        ),
+        (
+            {"trials": 8, "finalists": {"count": 1, "seeds": 3}},
+            "then      up to 1 finalist with 3 seeds each, the best of them on test",
+        ),
+        ({"gpu_hours": 2, "finalists": {"seeds": 1}}, "then      the front on test"),
+    ],
+)
+def test_the_header_names_the_work_after_the_budget(tmp_path, search, line):
+    space = {"search": {"finalists": {"count": 6, "seeds": 3}, **search}}
+    assert line in heading(SweepFolder(tmp_path), space, sweep_info().objectives, "val", width=120)
+
+
+@pytest.mark.parametrize(
+    ("work", "line"),
+    [
+        ({"datasets": ["dtd", "pets"]}, "work      tiny on dtd, pets"),
+        ({"dataset_file": "mine.yaml"}, "work      tiny on mine.yaml"),
+    ],
+)
+def test_the_header_names_the_model_and_the_datasets_or_their_file(tmp_path, work, line):
+    space = {"work": {"model": "tiny", **work}}
+    assert line in heading(SweepFolder(tmp_path), space, sweep_info().objectives, "val", width=120)
+
 
 GOALS = (ACCURACY, ECE)
 STATUS = Status(

@@ -1,4 +1,4 @@
-"""The start of a sweep: its record, and a page that is shown until the first report."""
+"""The record of a sweep: at its start, at a resume, and how it ended."""
 
 from dataclasses import replace
 
@@ -10,9 +10,9 @@ from fpp_sweep.records.records import waiting_record
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.sweep import sweep_record
-from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.sweep_record import Start, begin, start_of
-from tests.kit.records import CREATED, sweep_info
+from fpp_sweep.sweep.api import InterruptedSweep, Options
+from fpp_sweep.sweep.sweep_record import Start, SweepRecorder, begin, errors_for_command, recording_end, start_of
+from tests.kit.records import CREATED, build_sweep, sweep_info
 from tests.kit.spaces import small_space
 
 
@@ -56,13 +56,6 @@ def test_a_new_sweep_writes_to_the_store_that_is_named_most_closely(tmp_path, mo
     overrides = [f"work.tracking_uri={key}"] if key else []
     start = start_of(small_space(*overrides), Options(tracking_uri=flag), SweepFolder(tmp_path / "one"))
     assert start.tracking_uri == start.record.info.tracking_uri == store.replace("/work/", f"{tmp_path}/")
-
-
-def test_a_store_of_the_environment_that_cannot_be_used_is_refused_by_the_name_of_its_variable(tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
-    problem = r"^MLFLOW_TRACKING_URI: tracking URI \./mlruns: not a database or server .*--tracking-uri$"
-    with pytest.raises(InputError, match=problem):
-        start_of(small_space(), Options(), SweepFolder(tmp_path / "one"))
 
 
 @pytest.fixture
@@ -113,3 +106,24 @@ def test_a_new_sweep_records_the_commit_of_the_code(tmp_path, monkeypatch):
     info = sweep_record.new_info(small_space(), Options(command="tune"), SweepFolder(tmp_path / "new"), "")
     assert (info.name, info.state, info.command) == ("new", "interrupted", "tune")
     assert (info.git_commit, info.git_dirty) == ("9defbb8", True)
+
+
+def recorder_of(folder):
+    return SweepRecorder(SweepRecord(folder, folder.info()))
+
+
+def test_an_interrupt_is_recorded_although_a_record_is_damaged(tmp_path):
+    folder = build_sweep(tmp_path / "sweep", trials=3, running_trials=(2,), state="running", report=False)
+    folder.trial_file("trial-0001").write_text("{")
+    with pytest.raises(InterruptedSweep), errors_for_command(folder), recording_end(recorder_of(folder)):
+        raise KeyboardInterrupt
+    assert folder.info().state == "interrupted"
+    assert folder.trial("trial-0002").state == "interrupted"
+
+
+def test_a_sweep_without_a_trial_that_succeeded_has_failed_although_a_baseline_was_imported(tmp_path):
+    folder = build_sweep(tmp_path / "sweep", trials=2, failed_trials=(0, 1), state="running", report=False)
+    assert any(record.state == "complete" for record in folder.trials())  # the baseline
+    with recording_end(recorder_of(folder)):
+        pass
+    assert folder.info().state == "failed"
