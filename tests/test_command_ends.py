@@ -39,14 +39,6 @@ def test_processes_that_read_images_are_killed():
     assert process.exitcode == -9
 
 
-def test_the_end_of_a_command_that_loads_triton_prints_nothing():
-    """Triton says what it takes for leaked memory, which is every object that Python does not free at the end."""
-    pytest.importorskip("triton")
-    code = "import torch, triton; from fpp_sweep.cli.command import run; run(lambda: None)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
-
-
 def test_an_encoding_without_a_character_shows_its_number(tmp_path):
     code = "from fpp_sweep.cli.command import run; run(lambda: print('caf\\xe9 \\U0001f600'))"
     env = os.environ | {"PYTHONIOENCODING": "ascii"}

@@ -11,7 +11,6 @@ from importlib import import_module
 import pytest
 
 from fpp_sweep import __main__ as console
-from fpp_sweep.cli.command import typed_words
 from fpp_sweep.cli.flags import FLAGS, RUN_FLAGS
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.version import VERSION
@@ -50,12 +49,6 @@ def test_there_are_eleven_commands_and_each_has_a_module_with_its_name():
     ]
     at_the_top = {path.stem for path in (ROOT / "fpp_sweep").glob("[a-z]*.py")} | {"reproduce"}
     assert at_the_top == {*console.COMMANDS, "testing"}  # testing: checks for the tests of plugins
-
-
-def test_the_typed_words_are_the_process_arguments_unless_main_was_given_words(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/env/lib/fpp_sweep/tune.py", "--space", "x.yaml"])
-    assert typed_words(None) == ["--space", "x.yaml"]
-    assert typed_words(("--resume", "x")) == ["--resume", "x"]
 
 
 @pytest.mark.parametrize("command", console.COMMANDS)

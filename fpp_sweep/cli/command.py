@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import io
 import multiprocessing
 import sys
@@ -15,6 +14,7 @@ from typing import Any, NoReturn
 from fpp_sweep.spec.errors import InputError, problem_of_system
 from fpp_sweep.spec.messages import SCRIPT, printable, show_warning
 from fpp_sweep.spec.process import set_thread_defaults, terminable
+from fpp_sweep.spec.progress import Screen
 from fpp_sweep.spec.version import VERSION
 
 PACKAGE = "fpp_sweep"
@@ -83,16 +83,6 @@ def run(main: Callable[[], None]) -> NoReturn:
             stream.reconfigure(errors="backslashreplace")  # let all encodings print all text
     warnings.showwarning = show_warning
     try:
-        _call(main)
-    except SystemExit:
-        if "torch" not in sys.modules:  # Triton, which torch loads, would print that all frozen objects are leaked
-            gc.freeze()  # else Python looks for unreachable cycles among all objects before the process ends
-        raise
-
-
-def _call(main: Callable[[], None]) -> NoReturn:
-    """Call the function and exit; report an error that is no bug in one line."""
-    try:
         with terminable():
             main()
     except InputError as error:
@@ -113,6 +103,11 @@ def _call(main: Callable[[], None]) -> NoReturn:
         print(f"error: {message}", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal; in a pipe or a file, more than any table needs."""
+    return Screen(sys.stdout).columns()
 
 
 def end_children() -> None:

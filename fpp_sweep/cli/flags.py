@@ -115,7 +115,7 @@ RUN_FLAGS = (
 def add_flags(options: Parser, *names: str, helps: Mapping[str, str] | None = None) -> None:
     """Add flags by name, each below the heading of its group; `helps` replaces the help of some of them."""
     helps = helps or {}
-    groups: dict[str, argparse._ArgumentGroup] = {}
+    groups: dict[str, Any] = {}
     for name in names:
         flag = FLAGS[name]
         if flag.group not in groups:

@@ -1,4 +1,4 @@
-"""What a space searches: values of settings, ranges and choices, their conditions, points, and grids."""
+"""The settings that a space searches: values of settings, ranges and choices, their conditions, points, and grids."""
 
 from __future__ import annotations
 

@@ -32,13 +32,14 @@ from fpp_sweep.sweep.plan import check_before_ray_start, check_plan, sources_of,
 from fpp_sweep.sweep.worker_pool import (
     findings_of_nodes,
     gpus_of_a_worker,
-    machine_of_session,
     needs_of_workers,
+    require_cores,
+    session_cpus,
     worker_spec,
 )
 from fpp_sweep.tracking.stores import check_address, open_store, sqlite_file, uri_of_new_sweep
 from fpp_sweep.workers.needs import Resources
-from fpp_sweep.workers.session import machines_of_session, session
+from fpp_sweep.workers.session import ray_part, session
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
@@ -120,9 +121,12 @@ def room_finding(space: Space, *, on_cluster: bool) -> Finding:
 def check_room(space: Space, *, on_cluster: bool) -> Finding:
     machines: Sequence[Resources]
     if on_cluster:
-        machines = machines_of_session()
+        machines = ray_part().machines_of_session()
     else:
-        machines = [machine_of_session(space.work)]
+        import torch  # as for Ray
+
+        require_cores(space.work.cpus_per_worker)
+        machines = [{"CPU": float(session_cpus(space.work)), "GPU": float(torch.cuda.device_count())}]
     needs, note = needs_of_workers(space.work, machines, on_cluster=on_cluster)
     if note:
         return Finding("note", note)

@@ -27,7 +27,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.tracking.stores import open_store
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.workers.needs import Resources, WorkerNeeds, require_room
-from fpp_sweep.workers.session import free_resources, gpus_of_this_machine, machines_of_session, on_every_node, session
+from fpp_sweep.workers.session import ray_part, session
 
 if TYPE_CHECKING:
     from fpp_sweep.workers.actors import Pool
@@ -146,7 +146,7 @@ def shared_environment() -> dict[str, str]:
 def findings_of_nodes(check: Callable[..., list[Finding]], *arguments: Any, seconds: float) -> dict[str, list[Finding]]:
     """Return what is found on every node of the Ray cluster, by the node's address."""
     findings = {}
-    for node, found in on_every_node(check, *arguments, env=shared_environment(), seconds=seconds).items():
+    for node, found in ray_part().on_every_node(check, *arguments, env=shared_environment(), seconds=seconds).items():
         if isinstance(found, BaseException):
             found = [Finding("wrong", first_line(found), NO_ANSWER, subject="code")]
         findings[node] = found
@@ -208,7 +208,7 @@ def open_workers(space: Space, options: Options, task_folder: Path) -> Iterator[
 def ray_session(space: Space, options: Options) -> Iterator[None]:
     """Start Ray on this machine, or join the cluster at `options.address`."""
     if not options.on_cluster:
-        _require_cores(space.work.cpus_per_worker)
+        require_cores(space.work.cpus_per_worker)
         _note_shared_cores(space.work)
     with ExitStack() as stack:
         with interrupts_wait("interrupted; Ray is left once it has started ..."):
@@ -220,12 +220,6 @@ def ray_session(space: Space, options: Options) -> Iterator[None]:
 def session_cpus(work: Work) -> int:
     """Return the number of CPUs of a session on this machine: its cores, or as many as the wanted workers take."""
     return max(cores(), math.ceil((work.workers or 1) * work.cpus_per_worker))
-
-
-def machine_of_session(work: Work) -> dict[str, float]:
-    """Return the resources of a session on this machine; raise InputError if a worker asks for more cores."""
-    _require_cores(work.cpus_per_worker)
-    return {"CPU": float(session_cpus(work)), "GPU": gpus_of_this_machine()}
 
 
 def needs_of_workers(work: Work, machines: Sequence[Resources], *, on_cluster: bool) -> tuple[WorkerNeeds, str | None]:
@@ -241,7 +235,7 @@ def needs_of_workers(work: Work, machines: Sequence[Resources], *, on_cluster: b
     return needs, require_room(machines, needs, may_grow=may_grow)
 
 
-def _require_cores(cpus_per_worker: float) -> None:
+def require_cores(cpus_per_worker: float) -> None:
     if cpus_per_worker > cores():
         problem = f"work.cpus_per_worker={cpus_per_worker:g}: this machine has {cores()} CPUs"
         raise InputError(f"{problem}; ask for no more than that")
@@ -252,13 +246,6 @@ def _note_shared_cores(work: Work) -> None:
     workers = work.workers or 1
     if workers * work.cpus_per_worker > cores():
         note(f"{plural(workers, 'worker')} share {plural(cores(), 'core')} of this machine and wait for each other")
-
-
-def _note_busy_cluster(needs: WorkerNeeds) -> None:
-    """Note a cluster on which no worker can start before other work ends; the sweep waits."""
-    if needs.room_on(free_resources().values()) == 0:
-        problem = "no node of the cluster has room for a worker now"
-        note(f"{problem}; waiting until other work on the cluster ends (`ray status` shows what is in use)")
 
 
 def gpus_of_a_worker(work: Work, gpus_of_session: float) -> float:
@@ -274,14 +261,12 @@ def gpus_of_a_worker(work: Work, gpus_of_session: float) -> float:
 
 def start_workers(space: Space, options: Options, task_folder: Path) -> Workers:
     """Start workers in the Ray session, and return when the first one has loaded the model."""
-    from fpp_sweep.workers import actors  # loads Ray, after `session` has set its environment
+    from fpp_sweep.workers import actors, ray_session  # load Ray, after `session` has set its environment
 
     work = space.work
-    needs, note_on_room = needs_of_workers(work, machines_of_session(), on_cluster=options.on_cluster)
+    needs, note_on_room = needs_of_workers(work, ray_session.machines_of_session(), on_cluster=options.on_cluster)
     if note_on_room is not None:
         note(note_on_room)
-    elif options.on_cluster:
-        _note_busy_cluster(needs)
     spec = replace(worker_spec(space, needs.gpus), plugins=options.plugins)
     shared_folder = None
     if options.on_cluster:

@@ -9,7 +9,6 @@ import asyncio
 import os
 import pickle
 import platform
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import suppress
@@ -41,11 +40,10 @@ if TYPE_CHECKING:
 MAX_CALLS = 1_000_000  # calls that the scheduler may have open: one for each running trial, and requests for the status
 BATCH_DELAY = 0.05  # seconds; results that end within this time are one message
 LIVENESS_INTERVAL = 1.0  # seconds between two checks whether the process that should answer is alive
-CHECK_INTERVAL = 0.05  # seconds between two checks for another worker
 PROGRESS_INTERVAL = 1.0  # seconds between two requests for a worker's progress
 PROGRESS_DELAY = 2.0  # seconds after which the progress of a step is shown
-# threads for other calls; Ray runs tasks one after another in one thread, to which torch's CUDA graphs belong
-CONCURRENCY_GROUPS = {"waiting": 1, "progress": 1}
+# a thread for these calls; Ray runs tasks one after another in one thread, to which torch's CUDA graphs belong
+CONCURRENCY_GROUPS = {"progress": 1}
 
 
 def _returning_failures(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,10 +107,6 @@ class WorkerActor:
         gpus = [str(gpu) for gpu in ray.get_gpu_ids()]
         return " ".join([ray.get_runtime_context().get_node_id(), *gpus])
 
-    def wait_for_ever(self) -> None:
-        """Wait until this process dies, at which the call ends with an error."""
-        threading.Event().wait()
-
     def doing(self) -> str:
         """Return the progress of the current step if it takes long; called from another thread."""
         bar = self._bar
@@ -133,7 +127,6 @@ class RayWorker:
         self.info = info
         self.slot = slot
         self.doing = ""
-        self._task_began: float | None = None  # `time.monotonic()`; None while the worker is idle
         self._log_file = log_folder / f"{info.node}-{info.pid}.log"
 
     @classmethod
@@ -161,15 +154,12 @@ class RayWorker:
     ) -> TaskResult | TaskFailed:
         label = describe_task(task)
         write_line(self._log_file, f"{label}: begins")
-        self._task_began = time.monotonic()
         pickled = pickle.dumps((task, inputs, adapter_key, data))
         try:
             answer = await _answer(self.actor.run.remote(pickled), f"{task.title}, {self.info.where}")
         except LostError as error:
             write_line(self._log_file, f"{label}: the worker died ({error})")
             raise
-        finally:
-            self._task_began = None
         if isinstance(answer, TaskFailed):
             write_line(self._log_file, f"{label}: {answer.reason}", answer.details)
             return answer
@@ -178,22 +168,11 @@ class RayWorker:
         return result
 
     async def wait_until_dead(self) -> None:
-        progress = asyncio.create_task(self._follow_progress())
+        """Ask for the progress of long steps until the process is dead."""
         with suppress(Exception):
-            await self.actor.wait_for_ever.options(concurrency_group="waiting").remote()
-        progress.cancel()
-
-    async def _follow_progress(self) -> None:
-        with suppress(Exception):  # the process is dead, which `wait_until_dead` reports
             while True:
-                self.doing = await self._progress()
+                self.doing = await self.actor.doing.options(concurrency_group="progress").remote()
                 await asyncio.sleep(PROGRESS_INTERVAL)
-
-    async def _progress(self) -> str:
-        """Return the progress of a long step; short tasks are not asked for any, as a call takes longer than some."""
-        if self._task_began is None or time.monotonic() - self._task_began <= PROGRESS_DELAY:
-            return ""
-        return await self.actor.doing.options(concurrency_group="progress").remote()  # type: ignore[no-any-return]
 
     def kill(self) -> None:
         with suppress(Exception):  # the process may be dead
@@ -255,39 +234,19 @@ class SchedulerActor:
         return await self._ask_any_worker("check", prompts, datasets)  # type: ignore[no-any-return]
 
     async def _ask_any_worker(self, method: str, *arguments: Any) -> Any:
-        """Return a worker's answer, or a failure if that takes longer than a task may.
-
-        Ask another worker if the first one dies, as often as a task is tried.
-        """
+        """Return a worker's answer, or a failure if it dies or takes longer than a task may."""
+        first = await self.open()
+        if isinstance(first, TaskFailed):
+            return first
+        worker = self._scheduler.workers[0]
+        assert isinstance(worker, RayWorker)
         seconds = self._scheduler.timeout
-        dead: list[RayWorker] = []
-        problem = ""
-        while len(dead) < self._scheduler.attempts:
-            worker = await self._any_worker(dead)
-            if isinstance(worker, TaskFailed):
-                return worker
-            answer = _answer(getattr(worker.actor, method).remote(*arguments))
-            try:
-                return await asyncio.wait_for(answer, seconds)
-            except TimeoutError:
-                return TaskFailed(f"{worker.info.where}: no answer after {seconds:g} s (work.task_timeout)")
-            except LostError as error:
-                problem = f"{worker.info.where}: died ({error})"
-                dead.append(worker)
-        remedy = "find the cause in Ray's logs, then go on with --resume"
-        return MachineError(f"{problem}; {len(dead)} workers in a row; {remedy}")
-
-    async def _any_worker(self, dead: Sequence[RayWorker]) -> RayWorker | TaskFailed:
-        """Return a worker, once there is one that is not dead; the scheduler notices a death later."""
-        while True:
-            first = await self.open()
-            if isinstance(first, TaskFailed):
-                return first
-            for worker in self._scheduler.workers:
-                assert isinstance(worker, RayWorker)
-                if worker not in dead:
-                    return worker
-            await asyncio.sleep(CHECK_INTERVAL)
+        try:
+            return await asyncio.wait_for(_answer(getattr(worker.actor, method).remote(*arguments)), seconds)
+        except TimeoutError:
+            return TaskFailed(f"{worker.info.where}: no answer after {seconds:g} s (work.task_timeout)")
+        except LostError as error:
+            return LostSession(f"{worker.info.where}: died ({error})")  # another session may go on
 
     async def begin(self, keys: TaskKeys, shared_folder: Path | None = None) -> None:
         """Begin a run; see TaskScheduler.begin."""

@@ -76,8 +76,7 @@ class Assignment:
     """The workers and the rules by which they get tasks; see the text of the module."""
 
     workers: dict[WorkerHandle, WorkerState] = field(default_factory=dict)
-    _read_anywhere: set[ImageSet] = field(default_factory=set)  # image features that some node has read
-    _read_on_node: dict[str, set[ImageSet]] = field(default_factory=dict)
+    _read: set[tuple[str, ImageSet]] = field(default_factory=set)  # nodes, and image features that they have read
     _slot_failures: dict[str, list[str]] = field(default_factory=dict)  # reasons since a task succeeded there, by slot
 
     def add(self, worker: WorkerHandle) -> None:
@@ -165,21 +164,15 @@ class Assignment:
         def rank(pending: PendingTask) -> tuple[int, bool, bool, int]:
             task_holders = holders.get(pending.adapter_key, ())
             is_held_elsewhere = len(task_holders) > 0 and worker not in task_holders
-            is_read_elsewhere = self._is_read_elsewhere(pending.image_set, worker.info.node)
-            return pending.order, is_held_elsewhere, is_read_elsewhere, pending.arrival
+            is_read = (worker.info.node, pending.image_set) in self._read
+            return pending.order, is_held_elsewhere, not is_read, pending.arrival
 
         return min(candidates, key=rank)
-
-    def _is_read_elsewhere(self, image_set: ImageSet, node: str) -> bool:
-        """Return whether another node has read these image features and this node has not."""
-        return image_set in self._read_anywhere and image_set not in self._read_on_node.get(node, ())
 
     def record_success(self, worker: WorkerHandle, pending: PendingTask, adapters: Sequence[str]) -> None:
         """Note a task that succeeded; if it had failed on another slot, that slot was at fault."""
         self.workers[worker].adapters = set(adapters)
-        if pending.image_set:
-            self._read_anywhere.add(pending.image_set)
-            self._read_on_node.setdefault(worker.info.node, set()).add(pending.image_set)
+        self._read.add((worker.info.node, pending.image_set))
         self._slot_failures.pop(worker.slot, None)
         if pending.failure and pending.failed_slot != worker.slot:
             self._slot_failures.setdefault(pending.failed_slot, []).append(pending.failure.reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -12,18 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import ray
-from ray._private import parameter, ray_constants
-from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
-from ray._private.parameter import RayParams
-from ray._private.resource_and_label_spec import ResourceAndLabelSpec
-from ray._private.services import get_node, start_ray_process
-from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray._private import services
 from ray.exceptions import RayTaskError
 from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -35,13 +31,20 @@ from fpp_sweep.workers.needs import WorkerNeeds
 from fpp_sweep.workers.status import LostSession
 
 UNUSED_PORTS = ("metrics-agent-port", "metrics_export_port", "dashboard_agent_listen_port")
+AGENT_PORT = re.compile(r"(runtime.env.agent.port)=0")
 START_SECONDS = 90.0  # for the services of a session of the driver
 OBJECT_STORE = 200 * 2**20  # bytes, of a session of the driver: prompts and predictions are small
 _own_folders: list[tempfile.TemporaryDirectory[str]] = []  # of sessions that this process started
+_own_services: dict[str, psutil.Process] = {}  # raylet and GCS of the session that this process started
+_get_node: Any = services.get_node
+_start_ray_process: Any = services.start_ray_process
 
 
 def set_verbosity(verbose: bool) -> None:
-    """Silence what Ray and Tune print of trials and processes, unless verbose: the driver reports each once."""
+    """Silence what Ray and Tune print of trials and processes, unless verbose: the driver reports each once.
+
+    No option of Ray silences its messages about dead workers.
+    """
     level = logging.INFO if verbose else logging.CRITICAL
     for name in ("ray.tune", "ray.air"):
         logging.getLogger(name).setLevel(level)
@@ -71,28 +74,25 @@ def _start_once(options: Mapping[str, Any]) -> None:
 
     Ray makes the folder that it is given writable for all users; therefore the session gets a folder inside one that
     only this user can enter. The names of sockets in it must be short. Ray listens on the loopback only if it believes
-    that the system has no clusters.
+    that the system has no clusters. It has no options for that, nor for the time that its services may take to start.
     """
     parent = os.environ.get("RAY_TMPDIR", "/tmp")
     folder = tempfile.TemporaryDirectory(prefix="ray-", dir=parent, ignore_cleanup_errors=True)
     _own_folders.append(folder)
-    clusters_enabled, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
-    ray._private.services.get_node = _wait_for_node
-    ray._private.services.start_ray_process = _start_process
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        setattr(parameter, "RayParams", partial(RayParams, runtime_env_agent_port=free.getsockname()[1]))  # noqa: B010
     options = {**options, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
     try:
-        _init(address="local", _temp_dir=f"{folder.name}/r", **options)
+        with (
+            patch("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False),
+            patch.multiple(services, get_node=_wait_for_node, start_ray_process=_start_process),
+        ):
+            _init(address="local", _temp_dir=f"{folder.name}/r", **options)
+        for process in psutil.Process().children():
+            if process.name() in ("raylet", "gcs_server"):
+                _own_services[process.name()] = process
     except Exception as error:  # Ray reports a lack of memory or time by various exceptions
         end_session()
         problem = f"Ray does not start ({first_line(error)})"
         raise MachineError(f"{problem}; free processors, memory or disk, then go on with --resume") from error
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = clusters_enabled
-        ray._private.services.get_node = get_node
-        ray._private.services.start_ray_process = start_ray_process
-        setattr(parameter, "RayParams", RayParams)  # noqa: B010
 
 
 def _start_process(command: list[str], process_type: str, *arguments: Any, **options: Any) -> Any:
@@ -100,9 +100,12 @@ def _start_process(command: list[str], process_type: str, *arguments: Any, **opt
 
     Else it waits until the agents have chosen them, for 15 s only, and ends itself. The dashboard's agent is not used.
     """
-    if process_type == ray_constants.PROCESS_TYPE_RAYLET:
-        command = [*command, *(f"--{name}=-1" for name in UNUSED_PORTS)]
-    return start_ray_process(command, process_type, *arguments, **options)
+    if process_type == "raylet":
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        command = [AGENT_PORT.sub(rf"\1={port}", word) for word in command]
+        command += [f"--{name}=-1" for name in UNUSED_PORTS]
+    return _start_ray_process(command, process_type, *arguments, **options)
 
 
 def _wait_for_node(gcs_address: str, node_id: str) -> Any:
@@ -110,7 +113,7 @@ def _wait_for_node(gcs_address: str, node_id: str) -> Any:
     end = time.monotonic() + START_SECONDS
     while True:
         try:
-            return get_node(gcs_address, node_id)
+            return _get_node(gcs_address, node_id)
         except RuntimeError:
             if time.monotonic() > end:
                 raise
@@ -130,7 +133,8 @@ def _init(**options: Any) -> None:
 def _job() -> JobConfig:
     """Return a job whose workers import from the current folder only if this process does.
 
-    Ray lets all workers do so, except those of its client; a folder from another person may have a numpy.py.
+    Ray lets all workers do so, except those of its client, and has no option for it; a folder from another person may
+    have a numpy.py.
     """
     imports_from_here = "" in sys.path or os.getcwd() in sys.path
     return JobConfig(_client_job=not imports_from_here)
@@ -151,6 +155,7 @@ def end_session() -> None:
         with interrupts_wait("interrupted; leaving Ray ..."):
             ray.shutdown()
     finally:
+        _own_services.clear()
         end_services()
 
 
@@ -170,12 +175,9 @@ def end_services() -> None:
 
 def require_session() -> None:
     """Raise LostSession if a process of Ray's own session died; a cluster is not watched."""
-    node: Any = ray._private.worker._global_node
-    if node is None:
-        return
-    for kind, process in node.dead_processes():
-        if kind in ("raylet", "gcs_server"):
-            raise LostSession(f"Ray's {kind} (process {process.pid}) died")
+    for name, process in _own_services.items():
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            raise LostSession(f"Ray's {name} (process {process.pid}) died")
 
 
 # ------------------------------------------------------------ a cluster
@@ -184,20 +186,10 @@ def require_session() -> None:
 def join(address: str, **options: Any) -> None:
     """Join the cluster at an address; raise InputError if it cannot be reached or refuses the token."""
     try:
-        ensure_token_if_auth_enabled(create_token_if_missing=False)  # GcsClient ends the process without a token
-        GcsClient(address)  # a refusal comes at once; ray.init would retry for minutes
         _init(address=address, **options)
     except Exception as error:
-        problem = f"{first_line(error)}; is it up?"
-        if "AuthenticationError" in f"{type(error)} {error.__cause__ or error}":
-            problem = _remedy_for_refused_token()
-        raise InputError(f"--address {address}: {problem}") from error
-
-
-def _remedy_for_refused_token() -> str:
-    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
-        return "the cluster asks for a token; put RAY_AUTH_MODE=token before the command (Ray reads ~/.ray/auth_token)"
-    return "the token is missing or wrong; copy the cluster's, by default ~/.ray/auth_token of its head, to this path"
+        token = "if it asks for a token, set RAY_AUTH_MODE=token and copy ~/.ray/auth_token from its head"
+        raise InputError(f"--address {address}: {first_line(error)}; is it up? {token}") from error
 
 
 # ------------------------------------------------------------ machines of the session
@@ -206,20 +198,6 @@ def _remedy_for_refused_token() -> str:
 def machines_of_session() -> list[dict[str, float]]:
     """Return the resources of each machine that is up."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def free_resources() -> Mapping[str, Mapping[str, float]]:
-    """Return the free resources of each node that is up, by its id."""
-    return dict(ray._private.state.state.available_resources_per_node())
-
-
-def gpus_of_this_machine() -> float:
-    """Return the number of GPUs that a session on this machine would have; no session is started."""
-
-    manager, count = ResourceAndLabelSpec._get_current_node_accelerator(None, {})
-    if manager is None or manager.get_resource_name() != "GPU":
-        return 0.0
-    return float(count)
 
 
 def wanted_workers(needs: WorkerNeeds) -> int:

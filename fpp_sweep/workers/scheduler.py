@@ -29,7 +29,7 @@ from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
 
 START_INTERVAL = 1.0  # seconds between two checks for missing workers
 FIRST_WORKER_INTERVAL = 0.05  # seconds between two checks for the first worker
-MAX_FAILED_STARTS = 3  # in a row; then the scheduler gives up if no worker works
+MAX_FAILED_STARTS = 3  # of a worker; then the scheduler gives up if no other works
 FAILED_START_DELAY = 30.0  # seconds until the next start after one that failed while other workers work
 
 Reply = TaskResult | TaskFailed | MachineError
@@ -56,8 +56,7 @@ class TaskScheduler:
     _worker_loops: set[asyncio.Task[None]] = field(default_factory=set)  # one for each worker that starts or works
     _fatal: TaskFailed | None = None  # why no task can be computed any more
     _first_worker: ModelInfo | None = None  # all workers have its weights and software
-    _failed_rounds: int = 0  # starts that failed in a row without any worker; simultaneous starts count once
-    _failed_start: str = ""  # why the last start failed while other workers work
+    _failed_start: str = ""  # why the last start failed; empty if it did not
     _device_kinds: dict[str, None] = field(default_factory=dict)  # kinds of devices of all workers so far
     _counts: WorkCounts = field(default_factory=WorkCounts)
     _running: int = 0  # tasks that workers compute
@@ -240,33 +239,33 @@ class TaskScheduler:
                 self._fail_all_tasks(TaskFailed(f"cannot determine the number of workers: {_error_text(error)}"))
                 return
             for _ in range(wanted - len(self._worker_loops)):
-                worker_loop = asyncio.create_task(self._run_worker(self._failed_rounds))
+                worker_loop = asyncio.create_task(self._run_worker())
                 self._worker_loops.add(worker_loop)
                 worker_loop.add_done_callback(self._worker_loops.discard)
             await asyncio.sleep(START_INTERVAL)
 
-    async def _run_worker(self, rounds_before: int) -> None:
-        """Start a worker and give it tasks until it is lost.
-
-        Workers that start together are one round. All of them get the same `rounds_before`: the number of rounds that
-        had failed before.
-        """
-        try:
-            worker = await self.start_worker()
-            self._require_same_model(worker)
-        except Exception as error:
+    async def _run_worker(self) -> None:
+        """Start a worker, in several attempts, and give it tasks until it is lost; give up if there is no worker."""
+        for _ in range(MAX_FAILED_STARTS):
+            try:
+                worker = await self.start_worker()
+                self._require_same_model(worker)
+            except Exception as error:
+                if isinstance(error, TaskFailed) and self._first_worker is None:  # such as an unknown model
+                    self._fail_all_tasks(error)
+                    return
+                self._counts.lost += 1
+                self._failed_start = _error_text(error)
+            else:
+                self._failed_start = ""
+                self._counts.loads += 1
+                await self._serve(worker)
+                return
+            await asyncio.sleep(FAILED_START_DELAY if self.workers else START_INTERVAL)
             if self._fatal:
                 return
-            if isinstance(error, TaskFailed) and self._first_worker is None:  # such as an unknown model
-                self._fail_all_tasks(error)
-                return
-            self._counts.lost += 1
-            await self._handle_failed_start(_error_text(error), rounds_before)
-            return
-        self._failed_rounds = 0
-        self._failed_start = ""
-        self._counts.loads += 1
-        await self._serve(worker)
+        if not self.workers:
+            self._fail_all_tasks(TaskFailed(f"workers do not start: {self._failed_start}"))
 
     def _require_same_model(self, worker: WorkerHandle) -> None:
         """Kill a worker with other weights or software than the first one's, and raise TaskFailed."""
@@ -310,24 +309,10 @@ class TaskScheduler:
             self._enqueue(next_task.result())
         raise LostError
 
-    async def _handle_failed_start(self, reason: str, rounds_before: int) -> None:
-        """Wait while other workers work; without any worker, give up after several failed rounds.
-
-        A worker counts as starting while this method waits, so that the wait delays its replacement.
-        """
-        if self.workers:
-            self._failed_start = reason
-            await asyncio.sleep(FAILED_START_DELAY)
-            return
-        if self._failed_rounds == rounds_before:  # the first failure of this round
-            self._failed_rounds += 1
-        if self._failed_rounds >= MAX_FAILED_STARTS:
-            self._fail_all_tasks(TaskFailed(f"workers do not start: {reason}"))
-
     def _notes(self) -> list[str]:
         """Return notes on failed starts and on several kinds of devices."""
         notes = []
-        if self._failed_start:
+        if self._failed_start and self.workers:
             notes.append(f"a worker does not start while others work: {self._failed_start}")
         if len(self._device_kinds) > 1:
             kinds = ", ".join(self._device_kinds)

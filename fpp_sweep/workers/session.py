@@ -8,14 +8,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
-import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fpp_sweep.spec.errors import InputError
@@ -43,7 +39,13 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
 
     Raise InputError if this process has a session already.
     """
-    with _only_session() as ray_session:
+    os.environ.update(ENVIRONMENT)
+    if os.environ.get(VISIBLE_GPUS) == "-1":  # CUDA shows no GPU then, while Ray would count one
+        os.environ[VISIBLE_GPUS] = ""
+    ray_session = ray_part()
+    if ray_session.is_open() or not _session_lock.acquire(blocking=False):
+        raise InputError("Ray: this process has a session already; wait for its sweep, or call ray.shutdown()")
+    try:
         level = logging.INFO if verbose else logging.ERROR
         options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
         ray_session.set_verbosity(verbose)
@@ -52,97 +54,34 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
             if address is None or address == "local":
                 ray_session.start(num_cpus=cpus, **options)
             else:
-                with nullcontext() if verbose else _silence_stderr():
-                    ray_session.join(require_reachable(address), **options)
+                require_reachable(address)
+                ray_session.join(address, **options)
         try:
             yield
         finally:
             ray_session.end_session()
-
-
-@contextmanager
-def _only_session() -> Iterator[ModuleType]:
-    """Let this process begin no other session within the block; raise InputError if it has one."""
-    if not _session_lock.acquire(blocking=False):
-        raise InputError("Ray: another thread of this process runs a sweep; wait for its end, or use another process")
-    try:
-        ray_session = _import_ray_session()
-        if ray_session.is_open():
-            raise InputError("Ray: this process has a session already; call ray.shutdown() first")
-        yield ray_session
     finally:
         _session_lock.release()
 
 
-def _import_ray_session() -> ModuleType:
-    """Set the variables that Ray reads, and import the module that imports Ray."""
-    os.environ.update(ENVIRONMENT)
-    gpu_ids = os.environ.get(VISIBLE_GPUS)
-    if gpu_ids is not None:
-        os.environ[VISIBLE_GPUS] = ids_before_negative(gpu_ids)
-    from fpp_sweep.workers import ray_session  # Ray reads the environment when it is imported
+def ray_part() -> Any:
+    """Return the module of a session that needs Ray, which reads the environment when it is imported."""
+    from fpp_sweep.workers import ray_session  # see above
 
     return ray_session
 
 
-def ids_before_negative(gpu_ids: str) -> str:
-    """Return the GPUs that CUDA shows to a process: a negative id ends the list, while Ray would count it as a GPU.
+def require_reachable(wanted: str) -> None:
+    """Raise InputError if no process listens at the address of a cluster: Ray would retry for minutes.
 
-    >>> ids_before_negative("-1"), ids_before_negative("0,2,-1,3"), ids_before_negative("MIG-a,MIG-b")
-    ('', '0,2', 'MIG-a,MIG-b')
+    This needs no Ray. Ray itself looks for the cluster that was started on this machine.
     """
-    shown = []
-    for gpu_id in gpu_ids.split(","):
-        if gpu_id.strip().startswith("-"):
-            break
-        shown.append(gpu_id)
-    return ",".join(shown)
-
-
-@contextmanager
-def _silence_stderr() -> Iterator[None]:
-    """Discard what is written to standard error, also by compiled code."""
-    sys.stderr.flush()
-    original, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(original, 2)
-        os.close(original)
-        os.close(nowhere)
-
-
-def require_reachable(wanted: str) -> str:
-    """Return HOST:PORT of the cluster that `--address` names; raise InputError if no process listens there.
-
-    This takes seconds and needs no Ray, which would retry for minutes.
-    """
-    if wanted != "auto":
-        _require_listener(wanted, f"--address {wanted}")
-        return wanted
-    address = os.environ.get("RAY_ADDRESS") or "auto"
-    if address != "auto":
-        _require_listener(address, f"--address auto: RAY_ADDRESS={address}")
-        return address
-    record = ray_temp_folder() / "ray" / "ray_current_cluster"  # written by `ray start`
-    try:
-        address = record.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise InputError(
-            f"--address auto: no cluster was started on this machine (there is no {record}); run `ray start --head`, "
-            "run the command on the cluster's head node, or give HOST:PORT"
-        ) from error
-    _require_listener(address, f"--address auto: {address}, which `ray start` has left in {record}")
-    return address
-
-
-def ray_temp_folder() -> Path:
-    """Return the folder that the user names for Ray's temporary files, or that of all programs."""
-    return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
-
-
-def _require_listener(address: str, where: str) -> None:
+    address = wanted
+    if wanted == "auto":
+        address = os.environ.get("RAY_ADDRESS", "auto")
+    if address == "auto":
+        return
+    where = f"--address {wanted}" if address == wanted else f"--address {wanted}: RAY_ADDRESS={address}"
     if address.startswith("ray://"):
         raise InputError(f"{where}: run the command on the cluster's head node, with --address auto")
     host, colon, port = address.rpartition(":")
@@ -154,28 +93,3 @@ def _require_listener(address: str, where: str) -> None:
         raise InputError(
             f"{where}: cannot be reached ({error}); see with `ray status` whether the cluster is up"
         ) from error
-
-
-# ------------------------------------------------------------ machines of the session; see ray_session
-
-
-def machines_of_session() -> list[dict[str, float]]:
-    machines: list[dict[str, float]] = _import_ray_session().machines_of_session()
-    return machines
-
-
-def free_resources() -> Mapping[str, Mapping[str, float]]:
-    free: Mapping[str, Mapping[str, float]] = _import_ray_session().free_resources()
-    return free
-
-
-def gpus_of_this_machine() -> float:
-    count: float = _import_ray_session().gpus_of_this_machine()
-    return count
-
-
-def on_every_node(
-    call: Callable[..., Any], *arguments: Any, env: Mapping[str, str], seconds: float
-) -> dict[str, Any | Exception]:
-    results: dict[str, Any] = _import_ray_session().on_every_node(call, *arguments, env=env, seconds=seconds)
-    return results

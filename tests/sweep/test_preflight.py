@@ -134,20 +134,9 @@ def test_an_address_where_no_process_listens_is_refused_before_ray_starts(addres
     assert str(refusal.value).startswith(complaint.replace("UNUSED", port))
 
 
-def test_auto_means_the_cluster_of_the_environment_or_of_ray_start(tmp_path, monkeypatch, on_cluster):
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(InputError, match=f"^--address auto: no cluster was started on this machine .*{tmp_path}/ray/"):
-        require_reachable("auto")
-    record = tmp_path / "ray/ray_current_cluster"
-    record.parent.mkdir()
-    record.write_text(f"127.0.0.1:{free_port()}")
-    with pytest.raises(InputError, match=r"^--address auto: 127.0.0.1:\d+, which `ray start` has left in .*refused"):
-        require_reachable("auto")
-    record.write_text(f"{on_cluster.address}\n")
-    assert require_reachable("auto") == on_cluster.address
+def test_auto_means_the_cluster_of_the_environment(monkeypatch, on_cluster):
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
     with pytest.raises(InputError, match=r"^--address auto: RAY_ADDRESS=127.0.0.1:\d+: cannot be reached"):
         require_reachable("auto")
     monkeypatch.setenv("RAY_ADDRESS", on_cluster.address)
-    assert require_reachable("auto") == on_cluster.address
+    require_reachable("auto")

@@ -37,7 +37,7 @@ def run_with(monkeypatch):
             return SimpleNamespace(open=lambda: load_model(SweepFolder(tasks.parent)))
 
         monkeypatch.setattr("fpp_sweep.sweep.worker_pool.session", session)
-        monkeypatch.setattr("fpp_sweep.sweep.worker_pool.machines_of_session", lambda: [{"CPU": 64.0}])
+        monkeypatch.setattr("fpp_sweep.workers.ray_session.machines_of_session", lambda: [{"CPU": 64.0}])
         monkeypatch.setattr("fpp_sweep.workers.actors.start_pool", start_pool)
         monkeypatch.setattr("fpp_sweep.sweep.worker_pool.open_store", lambda uri: None)
         run_sweep(small_space(), options)

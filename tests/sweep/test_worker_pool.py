@@ -1,7 +1,5 @@
 """Workers: at most all cores of a machine, a GPU if there is one, and nodes that fit the driver."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from fpp_sweep.checks.findings import Finding
@@ -9,10 +7,8 @@ from fpp_sweep.space.work import Work
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep import worker_pool
-from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.worker_pool import gpus_of_a_worker
-from fpp_sweep.workers import actors
-from tests.kit.spaces import small_space
+from fpp_sweep.workers import ray_session
 
 
 @pytest.mark.parametrize(
@@ -29,24 +25,12 @@ def test_a_worker_gets_a_gpu_if_there_is_one_and_the_space_allows_it(work, gpus_
     assert gpus_of_a_worker(work, gpus_of_session) == gpus
 
 
-@pytest.mark.parametrize(("free_cpus", "is_noted"), [(0.0, True), (0.5, True), (1.0, False)])
-def test_a_wait_for_a_busy_cluster_is_noted(monkeypatch, tmp_path, capsys, free_cpus, is_noted):
-    """Ray is not started: the cluster has one node of two CPUs, and its pool opens at once."""
-    monkeypatch.setattr(worker_pool, "machines_of_session", lambda: [{"CPU": 2.0}])
-    monkeypatch.setattr(worker_pool, "free_resources", lambda: {"node": {"CPU": free_cpus}})
-    monkeypatch.setattr(worker_pool, "check_nodes", lambda _: None)
-    monkeypatch.setattr(actors, "start_pool", lambda *_, **__: SimpleNamespace(open=lambda: "model"))
-    worker_pool.start_workers(small_space(), Options(address="127.0.0.1:6379"), tmp_path)
-    note = "note: no node of the cluster has room for a worker now; waiting until other work on the cluster ends"
-    assert (note in capsys.readouterr().err) == is_noted
-
-
 @pytest.fixture
 def check(monkeypatch):
     """Return a function that checks a cluster on whose node 10.0.0.2 is found what it is given."""
 
     def check_findings(*found):
-        monkeypatch.setattr(worker_pool, "on_every_node", lambda *_, **__: {"10.0.0.2": list(found)})
+        monkeypatch.setattr(ray_session, "on_every_node", lambda *_, **__: {"10.0.0.2": list(found)})
         worker_pool.check_nodes(WorkerSpec(model="tiny"))
 
     return check_findings
@@ -64,6 +48,6 @@ def test_other_findings_are_noted_and_sound_ones_are_not(check, capsys):
 
 
 def test_a_node_that_fails_is_wrong_with_its_cause(check, monkeypatch):
-    monkeypatch.setattr(worker_pool, "on_every_node", lambda *_, **__: {"10.0.0.2": TimeoutError("no answer")})
+    monkeypatch.setattr(ray_session, "on_every_node", lambda *_, **__: {"10.0.0.2": TimeoutError("no answer")})
     with pytest.raises(InputError, match=r"10\.0\.0\.2: code no answer; see with `ray status`"):
         worker_pool.check_nodes(WorkerSpec(model="tiny"))

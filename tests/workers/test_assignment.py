@@ -155,19 +155,6 @@ async def test_an_older_trial_takes_precedence_over_an_adapter(start):
     assert pets.ran[-1].dataset == "dtd"
 
 
-async def test_the_scheduler_forgets_an_adapter_that_a_worker_dropped(start):
-    async def drop_adapters(worker, task):
-        if task.dataset == "dtd":
-            worker.adapters.clear()
-        return await succeed(worker, task)
-
-    harness = start(drop_adapters)
-    for dataset, held in (("dtd", set()), ("pets", {KEYS.of_adapter(evaluation(dataset="pets"))})):
-        await harness.results([evaluation(dataset=dataset)])
-        (state,) = harness.scheduler._assignment.workers.values()
-        assert state.adapters == held
-
-
 # ------------------------------------------------------------ streams of stateful methods
 
 

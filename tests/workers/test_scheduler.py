@@ -497,18 +497,6 @@ async def test_a_note_lists_each_kind_of_device_once(start):
     assert harness.status.notes == (f"{devices}, whose results differ in last bits",)
 
 
-async def test_a_machine_on_which_no_worker_starts_does_not_stop_the_others(start):
-    def on_start(number):
-        if number:
-            raise LostError("its disk is broken")
-        return {}
-
-    harness = start(on_start=on_start, wanted=2)
-    await until(lambda: harness.starts > 6)
-    assert titles_in(await harness.results(shards(2))) == titles(shards(2))
-    assert harness.status.fatal is None
-
-
 def differing_machine(**changes):
     """Return a start of workers of which all but the first differ."""
     return lambda number: {"node": "gpu7", **changes} if number else {"software": ("code 1", "numpy 2.4.6")}
@@ -533,10 +521,6 @@ async def test_a_machine_with_other_weights_or_software_computes_nothing(start, 
     harness.workers[0].kill()
     await until(lambda: harness.status.fatal)
     assert harness.status.fatal == f"workers do not start: {problem}; {remedy}"
-
-
-async def test_the_first_worker_describes_its_model(start):
-    assert (await start().scheduler.first_worker()).digest == "weights"
 
 
 async def test_an_unknown_number_of_wanted_workers_fails_everything(start):
