@@ -11,7 +11,6 @@ import pytest
 import ray
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.sweep.reporter import child_environment
 from fpp_sweep.workers import session
 from tests.kit.processes import descendants, killed_at_end
 from tests.kit.stores import free_port
@@ -150,7 +149,9 @@ with session(None, cpus=1, verbose=False):
 def test_workers_import_nothing_from_the_current_folder_unless_the_driver_does(tmp_path):
     """A folder from another person may have a numpy.py."""
     words = [sys.executable, "-P", "-c", PATH_PROGRAM]
-    done = subprocess.run(words, cwd=tmp_path, env=child_environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert str(tmp_path) not in done.stdout
 
