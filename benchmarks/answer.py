@@ -29,7 +29,8 @@ from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.recommendation import Answer, margin_of
 from fpp_sweep.records.records import FINAL, Kind, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.search.choosing import choose_champion, choose_finalists
-from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.objectives import FLOOR, Objective
+from fpp_sweep.space.work import DEFAULT_FLOOR
 from fpp_sweep.statistics.block_stats import BlockStats, StatsBySeed, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import NO_MAP, SplitSamples, sample_record
 from fpp_sweep.statistics.paired import corrected_differences
@@ -227,6 +228,15 @@ def write_search(simulation: Simulation) -> None:
         )  # fmt: skip
         simulation.folder.write_trial(record)
         simulation.measure(name, "val", "val", SEARCH_SEED)
+    least = accuracy_of(simulation.folder.trial("baseline-zero_shot")) - DEFAULT_FLOOR
+    for name in simulation.truths:
+        record = simulation.folder.trial(name)
+        if record.kind == "trial":
+            simulation.folder.write_trial(replace(record, constraints={FLOOR: least - accuracy_of(record)}))
+
+
+def accuracy_of(record: TrialRecord) -> float:
+    return record.results["val"].average["accuracy"]
 
 
 def run_final_stage(simulation: Simulation, info: SweepInfo) -> list[TrialRecord]:
