@@ -7,7 +7,7 @@ import pytest
 
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL
-from fpp_sweep.search.choosing import choose_champion, choose_finalists
+from fpp_sweep.search.choosing import chances_on, choose_champion, choose_finalists
 from fpp_sweep.search.finalists import FinalJobs, Job, fresh_images, later_plans
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
@@ -139,6 +139,10 @@ def test_the_front_and_its_rivals_are_finalists_and_no_trial_below_the_floor(sea
     assert [record.name for record in finalists] == ["trial-0002", "trial-0003"]
 
 
+def test_there_are_at_most_as_many_finalists_as_asked_for(searched_folder):
+    assert [record.name for record in choose_finalists(searched_folder, front_in(searched_folder), 1)] == ["trial-0002"]
+
+
 def test_a_trial_with_a_baselines_settings_is_no_finalist(searched_folder):
     trial = searched_folder.trial("trial-0003")
     searched_folder.write_trial(replace(trial, key=searched_folder.trial(f"baseline-{TPT}").key))
@@ -179,6 +183,14 @@ def test_copies_of_a_trial_are_no_finalists(searched_folder):
     searched_folder.write_trial(copied)
     shutil.copy(stats_of(searched_folder, "trial-0002"), stats_of(searched_folder, "trial-0003"))
     assert [record.name for record in choose_finalists(searched_folder, front_in(searched_folder), 6)] == ["trial-0002"]
+
+
+def test_a_trial_with_the_predictions_of_zero_shot_has_no_gain(searched_folder):
+    """Its differences have no standard error, by which the t statistic divides."""
+    zero_shot = searched_folder.trial(f"baseline-{ZERO_SHOT}")
+    shutil.copy(stats_of(searched_folder, zero_shot.name), stats_of(searched_folder, "trial-0002"))
+    same = replace(searched_folder.trial("trial-0002"), results=zero_shot.results)
+    assert chances_on(searched_folder, front_in(searched_folder), [same], "val") == {"trial-0002": (0.0, 0.0)}
 
 
 def test_a_search_whose_trials_are_all_below_the_floor_ends_with_the_baselines_on_test(tmp_path):
