@@ -1,4 +1,4 @@
-"""What `tune`, `evaluate` and `steer` do with their command lines: the space that they ask for, and its run."""
+"""Command lines of `tune`, `evaluate` and `steer`: the space that they ask for, and its run."""
 
 from __future__ import annotations
 
