@@ -94,8 +94,8 @@ def assert_output_is_complete(done, sweep):
     assert first == "starting Ray ..."
     assert rest == [
         "loading tiny on 1 worker ...",
-        "looking at datasets and prompts ...",
         "loading Ray Tune and Optuna ...",
+        "looking at datasets and prompts ...",
         "writing the report, bringing MLflow up to date ...",
     ]
     assert "\033" not in done.stderr + done.stdout
@@ -174,8 +174,8 @@ def test_a_sweep_with_killed_workers_and_an_interrupt_is_resumed_without_loss(tm
         assert (now["started"], now["attempt"], now["values"]) == (then["started"], then["attempt"], then["values"])
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
         assert store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall() == [("FINISHED", 1 + 1 + count)]
-    with_lost_workers = [sweep.trial(f"trial-{number:04d}") for number in range(6)]
-    assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache", with_lost_workers)
+    first_records = sweep.trials()[:6]  # the baseline, and trials with lost workers
+    assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache", first_records)
 
 
 def workers_of(driver):
