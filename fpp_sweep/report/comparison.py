@@ -155,6 +155,7 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
         for difference in corrected_differences(samples, pairs, family, seeds):
             differences[difference.first, difference.second, difference.metric] = difference
     of_answers = _differences_of_answers(entries, samples)
+    measured = {dataset for table in tables.values() for dataset, _ in table}
     return Comparison(
         split=split,
         entries=entries,
@@ -164,7 +165,7 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
         statistics=SplitStatistics(samples, seeds),
         differences=differences | of_answers,
         from_answer=frozenset(of_answers),
-        left_out=sorted({name for table in tables.values() for name, _ in table} - images.keys()),
+        left_out=sorted(measured - images.keys()),
     )
 
 
@@ -188,13 +189,16 @@ def sweeps_of(entries: Sequence[Entry]) -> list[LoadedSweep]:
 
 def _split_to_compare(entries: Sequence[Entry], split: str | None) -> str:
     shared = set.intersection(*[set(entry.record.results) for entry in entries])
+    candidates = [split]
     if split is None:
         candidates = [TEST, *(entry.sweep.info.search_split for entry in entries)]
-        split = next((candidate for candidate in candidates if candidate in shared), None)
-    if split is None or split not in shared:
-        common = f"all were on {' and '.join(sorted(shared))}" if shared else "no split has all of them"
-        raise InputError(f"not all were run on {split or TEST}; {common}", "--split")
-    return split
+    for candidate in candidates:
+        if candidate in shared:
+            return candidate
+    common = "no split has all of them"
+    if shared:
+        common = f"all were on {' and '.join(sorted(shared))}"
+    raise InputError(f"not all were run on {split or TEST}; {common}", "--split")
 
 
 def _shared_metrics(info: SweepInfo, results: Mapping[str, SplitResult]) -> list[str]:

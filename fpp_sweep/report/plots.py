@@ -317,10 +317,12 @@ def _setting_axis(info: SweepInfo, key: str, column: Sequence[Any]) -> tuple[lis
         scale = setting(key).default
         axis["tickprefix"] = "x"
     if search_range(info, key).get("log") and min(present) > 0:
-        axis |= {"type": "log", "dtick": 1} if max(present) > 30 * min(present) else {"type": "log"}
+        axis["type"] = "log"
+        if max(present) > 30 * min(present):
+            axis["dtick"] = 1
     positions: list[float | None] = []
     for value in column:
-        positions.append(value if value is None else value / scale)
+        positions.append(None if value is None else value / scale)
     return positions, axis
 
 

@@ -229,14 +229,15 @@ def write_reproduction(folder: Path, tables: Mapping[str, ResultTable] | None = 
     if not loaded_tables:
         raise InputError(f"{folder} has no table yet")
     infos = [loaded.info for loaded in loaded_tables]
-    starts, ends = [info.created for info in infos], [info.finished or info.created for info in infos]
+    start = min(info.created for info in infos)
+    end = max(info.finished or info.created for info in infos)
     is_papers_model = all(loaded.table.is_papers_model for loaded in loaded_tables)
     write_page(
         folder / PAGE,
         "reproduction.html.j2",
         title=f"Reproduction {folder.resolve().name}",
         models=dict.fromkeys(info.model for info in infos),
-        period=f"{format_time(min(starts))} to {format_time(max(ends))}",
+        period=f"{format_time(start)} to {format_time(end)}",
         papers_model="" if is_papers_model else f"{PAPERS_MODEL}/{PAPERS_TAG}",
         overview=_overview(loaded_tables),
         experiments=[_experiment(loaded) for loaded in loaded_tables],

@@ -38,7 +38,7 @@ class Start:
     """The space and the record that a driver starts with."""
 
     space: Space
-    record: SweepRecord  # of a resumed sweep it is written once the inputs are checked
+    record: SweepRecord  # a resumed sweep writes it once the inputs are checked
     before: SweepInfo | None  # record of a resumed sweep, as it was
 
     @property

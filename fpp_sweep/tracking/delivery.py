@@ -116,7 +116,7 @@ def _runs_in_mlflow(store: Store, sweep: str) -> dict[str, Run]:
     """
     found: list[Run] = []
     query, token = f"tags.`{SWEEP_TAG}` = '{sweep}'", None
-    while token != "":  # of the last page
+    while token != "":  # the last page has no token
         page = store.client.search_runs([store.experiment], query, max_results=SEARCH_PAGE, page_token=token)
         found += page
         token = page.token or ""

@@ -29,7 +29,7 @@ from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
 
 START_INTERVAL = 1.0  # seconds between two checks for missing workers
 FIRST_WORKER_INTERVAL = 0.05  # seconds between two checks for the first worker
-MAX_FAILED_STARTS = 3  # of a worker; then the scheduler gives up if no other works
+MAX_FAILED_STARTS = 3  # attempts to start a worker; then the scheduler gives up if no other works
 FAILED_START_DELAY = 30.0  # seconds until the next start after one that failed while other workers work
 
 Reply = TaskResult | TaskFailed | MachineError

@@ -243,7 +243,7 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 ASPECT_RATIOS = (3 / 4, 4 / 3)  # limits of a crop's width over its height, as in torchvision
 CROP_TRIES = 10  # as in torchvision
-MAX_RATIO = 32  # of an image's sides: of a longer one only the middle is resized
+MAX_RATIO = 32  # the largest ratio of an image's sides; a longer image is cut to its middle before it is resized
 
 _CROP_DRAWS = 2 * CROP_TRIES + 2
 _VIEW_DRAWS = _CROP_DRAWS + 1 + N_DRAWS  # crop, mirror, AugMix

@@ -181,7 +181,7 @@ def _flatten(content: object, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from _flatten(value, f"{prefix}.{name}".removeprefix("."))
 
 
-EOT = 49407  # of CLIP's tokenizer
+EOT = 49407  # the token with which CLIP's tokenizer ends a text
 # settings of a text tower that may have any value in `TextTower`; others must be off
 CLIPS_TEXT_SETTINGS = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "pad_id", "eos_id"}
 PREPROCESSING = ("mean", "std", "interpolation", "resize_mode")  # settings of a tag

@@ -1,7 +1,5 @@
 """A feature cache for tests, filled with the features of painted images."""
 
-from types import SimpleNamespace
-
 import torch
 
 from fpp_sweep.core.images.features import FeatureCache
@@ -55,15 +53,6 @@ def files(root, pattern="*.safetensors"):
 def file_states(root):
     """Return inode and time of each chunk file, which change when the file is written again."""
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files(root)}
-
-
-class OnGpu:
-    """CLIP with the device type of a GPU."""
-
-    device = SimpleNamespace(type="cuda")
-
-    def __getattr__(self, name):
-        return getattr(CLIP, name)
 
 
 class ShortOfMemory(torch.nn.Module):
