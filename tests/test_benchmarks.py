@@ -91,6 +91,7 @@ def test_a_scale_sweep_without_all_its_trials_or_tasks_is_an_error(tmp_path):
         scale.require_all_done(folder, args, done=4)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_scale_sweep_does_all_its_tasks():
     words = "--trials 2 --workers 2 --processes 1 --datasets 1 --shards 1"

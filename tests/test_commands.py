@@ -1,7 +1,6 @@
 """Properties of all commands: names, help texts, versions, exit statuses, and printed commands that run."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -109,23 +108,6 @@ def test_the_console_script_calls_the_same_function():
 
 
 # --- commands in a shell ------------------------------------------------------------------------------
-
-
-def readme_commands():
-    """Return the commands of the README that start `tune`, without the interpreter."""
-    text = (ROOT / "README.md").read_text()
-    return {match.split("#")[0].strip() for match in re.findall(r"python (-m fpp_sweep\.tune [^\\\n]*)", text)}
-
-
-@pytest.mark.slow  # makes a dry run that evaluates trials
-def test_tune_runs_as_the_readme_writes_it(tmp_path):
-    words = "-m fpp_sweep.tune --space search_spaces/perturb.yaml"
-    assert words in readme_commands()
-    line = [sys.executable, *words.split(), "--dry-run", "--limit", "5", "--set", "fpp.steps=1", "views.count=2"]
-    done = subprocess.run(line, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "trial-0000" in done.stdout
-    assert not list(tmp_path.glob("sweeps"))
 
 
 def test_a_printed_command_runs_in_the_users_shell(tmp_path):

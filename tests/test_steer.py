@@ -159,6 +159,7 @@ def freeze_while_a_trial_runs(driver, sweep):
     return False
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # runs two drivers
 def test_a_real_sweep_is_steered_while_it_runs_and_before_it_is_resumed(tmp_path):
     """The test adds a point and a budget, kills the driver, stops a trial, adds more, and resumes to the end."""

@@ -169,6 +169,7 @@ def fail_and_add_machines(cluster, site):
     cluster.wait_for_all_nodes(old_nodes=crashed_node | unplugged_node)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # starts a cluster of two machines
 @pytest.mark.skipif(missing_requirement() != "", reason=missing_requirement())
 def test_the_documented_commands_run_a_sweep_on_two_machines_and_leave_no_process(tmp_path):

@@ -1,9 +1,7 @@
 """The command as its users start it: real sweeps on the embedded model, ended by a signal, gone on with, and shared."""
 
 import csv
-import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -13,7 +11,6 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from tests.kit.datasets import build_coop
 from tests.kit.processes import environment
-from tests.kit.waiting import wait_for
 
 SMALL = ("--datasets", "scenes", "--limit", "20", "--seed", "0", "1", "--workers", "2")
 FAST = ("--set", "base.fpp.steps=2", "base.views.count=8", "base.adapt.view_fraction=0.25")
@@ -114,19 +111,11 @@ def test_the_list_names_every_table_and_its_question(capsys):
 
 
 @pytest.mark.slow
-def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
-    words = ("--table", "main", "flatness", *SMALL, *FAST)
-    first = subprocess.Popen(command(*words), cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.DEVNULL)
-    whole = tmp_path / "reproductions" / "tiny"
-    try:
-        # the driver dies while the second table runs
-        wait_for(lambda: sum(record.state == "complete" for record in records(whole / "main")) >= 2)
-    finally:
-        os.kill(first.pid, signal.SIGKILL)
-        first.wait()
-    done = run(tmp_path, *words)
+def test_tables_share_results_and_a_changed_setting_is_refused(tmp_path):
+    done = run(tmp_path, "--table", "main", "flatness", *SMALL, *FAST)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+    whole = tmp_path / "reproductions" / "tiny"
     # flatness has more columns, so it runs first: the results that main shares with it are cached
     cached = {name: SweepFolder(whole / name).info().work.cached for name in ("main", "flatness")}
     assert cached["flatness"] == 0
@@ -144,8 +133,3 @@ def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
     assert changed.returncode == 2
     assert "base.views.count: 8 -> none" in changed.stderr
     assert "--name" in changed.stderr
-
-
-def records(path):
-    folder = SweepFolder(path)
-    return folder.trials() if folder.info_file.is_file() else []
