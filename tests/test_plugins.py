@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -168,17 +167,13 @@ def test_a_missing_file_and_two_plugins_of_one_name_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("statement", ["import helper", "from helper.parts import x", "def f():\n    import helper"])
-def test_a_plugin_that_imports_a_file_of_the_working_folder_is_refused(tmp_path, monkeypatch, statement):
+def test_a_plugin_that_imports_a_file_beside_it_is_refused(tmp_path, statement):
     """Keys of results would not contain that file, so that a resumed sweep would mix results of two versions of it."""
-    (tmp_path / "helper.py").write_text("x = 1")
-    monkeypatch.syspath_prepend(tmp_path)
     (path,) = write_plugins(tmp_path, mine=f"import torch, fpp_sweep\n{statement}\n")
-    line = 2 + statement.count("\n")
-    problem = f"--plugin {path}: line {line} imports helper, which is not installed but in {tmp_path}; put that code"
-    with pytest.raises(InputError, match=re.escape(problem)):
-        plugins.read([path])
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])  # as if it were installed
     assert plugins.read([path])
+    (tmp_path / "helper.py").write_text("x = 1")
+    with pytest.raises(InputError, match=re.escape(f"--plugin {path}: imports helper, which workers elsewhere")):
+        plugins.read([path])
 
 
 def test_a_file_with_a_byte_order_mark_is_a_plugin(tmp_path):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from itertools import combinations
 from typing import Any, Literal
 
 from fpp_sweep.spec import catalogue
@@ -97,24 +96,13 @@ def _shared_parts(kind: Kind, task: Task) -> tuple[Any, ...]:
 
 
 @lru_cache(MAX_KEPT)
-def _texts_of_columns(config: TrialConfig, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a text for these optional columns, and one for each choice of more columns: with the settings they read.
-
-    >>> [text.count("logits") for text in _texts_of_columns(TrialConfig(), ("sharpness", "product"))]
-    [0, 1]
-    """
-    flat = config.flat()
-    absent = [name for name in catalogue.COLUMNS if name not in columns]
-    texts = []
-    for size in range(len(absent) + 1):
-        for more in combinations(absent, size):
-            names = sorted([*columns, *more])
-            settings: dict[str, Any] = {}
-            for name in names:
-                read = tuple(catalogue.SETTINGS_OF_COLUMN.get(name, ()))
-                settings |= {key: value for key, value in flat.items() if key.startswith(read)}
-            texts.append(_as_text([names, settings]))
-    return tuple(texts)
+def _text_of_columns(config: TrialConfig, columns: tuple[str, ...]) -> str:
+    """Return a text for optional columns, with the settings that they depend on."""
+    read: tuple[str, ...] = ()
+    for name in columns:
+        read += catalogue.SETTINGS_OF_COLUMN.get(name, ())
+    settings = {key: value for key, value in config.flat().items() if key.startswith(read)}
+    return _as_text([sorted(columns), settings])
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +117,10 @@ class TaskKeys:
 
     def of(self, task: Task) -> str:
         """Return a key that is equal for tasks with equal results."""
-        return next(self.compatible_keys(task))
+        if isinstance(task, PretrainTask):
+            return self._shared_digest("pretrain", task)
+        shard = f"{self._shared_digest('evaluate', task)} {task.start} {task.stop}"
+        return _digest_of_text(f"{shard} {_text_of_columns(task.config, task.columns)}")
 
     def of_adapter(self, task: EvalTask) -> str:
         """Return a key that is equal for tasks that start from one method, set up for one prompt and its classes."""
@@ -147,15 +138,6 @@ class TaskKeys:
         if source in self.prompts:
             files[source] = self.prompts[source]
         return TaskData(dataset=dataset_digest, files=files)
-
-    def compatible_keys(self, task: Task) -> Iterator[str]:
-        """Yield the keys whose results hold the task's: its own, then those of the task with more optional columns."""
-        if isinstance(task, PretrainTask):
-            yield self._shared_digest("pretrain", task)
-            return
-        shard = f"{self._shared_digest('evaluate', task)} {task.start} {task.stop}"
-        for columns in _texts_of_columns(task.config, task.columns):
-            yield _digest_of_text(f"{shard} {columns}")
 
     def _shared_digest(self, kind: Kind, task: Task) -> str:
         """Return a digest of what decides a result apart from the cut into shards and optional columns."""

@@ -6,7 +6,6 @@ the user's --plugin or `load_plugins` loads a plugin: a sweep's folder or a spac
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import linecache
 import math
@@ -14,7 +13,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, get_args
@@ -30,7 +28,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SOURCE_PREFIX = "<plugin "  # prefix of a plugin's name in tracebacks, because a plugin is executed from its text
 
 DIGEST_LENGTH = 16
-PACKAGE = "fpp_sweep"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")  # a part of file names, of words with / and @, and of lists
 _EVERYTHING = ("adapt.", "views.")  # the settings that a plugin's method reads unless it says otherwise
 
@@ -75,34 +72,16 @@ def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:
 
 
 def _require_single_file(path: Path, text: str) -> None:
-    """Raise InputError if a plugin imports a file of the folder that the command runs in.
+    """Raise InputError if a plugin imports a file beside it or in the working folder.
 
     Workers elsewhere lack that file, and keys of results do not contain it: after it is edited, a resumed sweep would
     mix results of both versions.
     """
-    try:
-        statements = ast.walk(ast.parse(text))
-    except (SyntaxError, ValueError):
-        return  # `load` reports it with its line
-    for line, module in _imports(statements):
-        root = module.partition(".")[0]
-        if root != PACKAGE and _is_found_beside_command_only(root):
-            problem = f"imports {root}, which is not installed but in {sys.path[0] or Path.cwd()}"
-            raise InputError(f"--plugin {path}: line {line} {problem}; put that code into the plugin, or install it")
-
-
-def _is_found_beside_command_only(module: str) -> bool:
-    """Return True for a module that is only in the first folder of `sys.path`, that of the script or of the shell."""
-    if sys.flags.safe_path:  # Python has not added that folder
-        return False
-    first, *others = sys.path
-    if PathFinder.find_spec(module, [first]) is None:
-        return False
-    sys.path[:] = others  # finders of editable installations look elsewhere, too
-    try:
-        return not any(finder.find_spec(module, None) for finder in sys.meta_path)
-    finally:
-        sys.path[:] = [first, *others]
+    for module in re.findall(r"^\s*(?:import|from)\s+(\w+)", text, flags=re.MULTILINE):
+        for folder in (path.resolve().parent, Path.cwd()):
+            if (folder / f"{module}.py").is_file():
+                problem = f"imports {module}, which workers elsewhere do not have"
+                raise InputError(f"--plugin {path}: {problem}; put that code into the plugin, or install it")
 
 
 def load(files: Sequence[PluginFile]) -> None:
@@ -180,17 +159,6 @@ def _execute(file: PluginFile) -> None:
         raise InputError(f"plugin {file.name}.py: registers nothing; see docs/plugins.md")
 
 
-def _imports(statements: Iterable[ast.AST]) -> list[tuple[int, str]]:
-    """Return the line and the name of each module that statements import."""
-    modules = []
-    for statement in statements:
-        if isinstance(statement, ast.Import):
-            modules += [(statement.lineno, alias.name) for alias in statement.names]
-        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
-            modules.append((statement.lineno, statement.module))
-    return modules
-
-
 # ------------------------------------------------------------ decorators for plugins
 
 
@@ -213,14 +181,7 @@ def method(
     read_settings = tuple(reads)
     if views != 1:  # results depend on the views that the method sees
         read_settings = (*read_settings, "views.")
-
-    def register(build: Function) -> Function:
-        described = _described(build, name)
-        row = MethodRow(**described, build=build, views=views, learns=learns, stateful=stateful, reads=read_settings)
-        catalogue.add(row)
-        return build
-
-    return register
+    return _registers(MethodRow, "build", name, views=views, learns=learns, stateful=stateful, reads=read_settings)
 
 
 def penalty(
@@ -237,25 +198,19 @@ def penalty(
     for number in (weight, weight_on_shifts):
         if not isinstance(number, int | float) or not math.isfinite(number):
             raise InputError(f"weights must be finite numbers ({number!r})")
-
-    def register(function: Function) -> Function:
-        described = _described(function, name)
-        row = MethodRow(
-            **described,
-            build=catalogue.method(catalogue.TPT).build,
-            penalty=function,
-            weight=weight,
-            weight_on_shifts=weight_on_shifts,
-            reads=_EVERYTHING,
-        )
-        catalogue.add(row)
-        return function
-
-    return register
+    return _registers(
+        MethodRow,
+        "penalty",
+        name,
+        build=catalogue.method(catalogue.TPT).build,
+        weight=weight,
+        weight_on_shifts=weight_on_shifts,
+        reads=_EVERYTHING,
+    )
 
 
 def metric(
-    *, goal: Goal, heading: str | None = None, decimals: int = 2, columns: Sequence[str] = (), name: str | None = None
+    *, goal: Goal, heading: str = "", decimals: int = 2, columns: Sequence[str] = (), name: str | None = None
 ) -> Callable[[Function], Function]:
     """Register a function of a dataset's `Predictions`, with the optional columns that it needs.
 
@@ -268,23 +223,7 @@ def metric(
     for column in columns:
         if column not in catalogue.COLUMNS:
             raise unknown("column", column, catalogue.COLUMNS)
-
-    def register(function: Function) -> Function:
-        described = _described(function, name)
-        if described["name"] in (*catalogue.COLUMNS_OF_TRIALS, *settings()):
-            raise InputError(f"name {described['name']!r} is that of a column of each sweep's table; choose another")
-        row = MetricRow(
-            **described,
-            goal=goal,
-            heading=heading or described["name"],
-            decimals=decimals,
-            compute=function,
-            columns=tuple(columns),
-        )
-        catalogue.add(row)
-        return function
-
-    return register
+    return _registers(MetricRow, "compute", name, goal=goal, heading=heading, decimals=decimals, columns=tuple(columns))
 
 
 def sampler(*, name: str | None = None) -> Callable[[Function], Function]:
@@ -294,10 +233,18 @@ def sampler(*, name: str | None = None) -> Callable[[Function], Function]:
     ... def narrow_tpe(seed):
     ...     return optuna.samplers.TPESampler(seed=seed, gamma=lambda n: 3)
     """
+    return _registers(SamplerRow, "build", name)
 
-    def register(build: Function) -> Function:
-        catalogue.add(SamplerRow(**_described(build, name), build=build))
-        return build
+
+def _registers(row_type: type[Row], code_field: str, name: str | None, **fields: Any) -> Callable[[Function], Function]:
+    """Return a decorator that adds a row of a type: the code in one field, its name and title, and other fields."""
+
+    def register(code: Function) -> Function:
+        row = {**_described(code, name), **fields, code_field: code}
+        if row_type is MetricRow and not row["heading"]:
+            row["heading"] = row["name"]
+        catalogue.add(row_type(**row))
+        return code
 
     return register
 
@@ -306,11 +253,12 @@ def _described(code: Any, name: str | None) -> dict[str, Any]:
     """Return the fields of a row that its code gives: name, title and the digest of the plugin."""
     if not _executing:
         raise InputError("methods, metrics and samplers are registered by files that --plugin names")
-    docstring = (code.__doc__ or "").strip()
-    title = docstring.partition("\n")[0].rstrip(".")
     if name is None:
         name = code.__name__
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         wanted = "must begin with a letter or _, and have letters, digits, _ and - only, at most 64"
         raise InputError(f"name {wanted} ({name!r})")
+    if name in (*catalogue.COLUMNS_OF_TRIALS, *settings()):
+        raise InputError(f"name {name!r} is that of a column of each sweep's table; choose another")
+    title = (code.__doc__ or "").strip().partition("\n")[0].rstrip(".")
     return {"name": name, "title": title, "digest": _executing[-1].digest}

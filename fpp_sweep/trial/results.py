@@ -22,7 +22,7 @@ from fpp_sweep.spec.errors import ChangedDataError, DeviceError, readable_messag
 from fpp_sweep.spec.files import MANIFEST, read_own, write_json, written_whole
 from fpp_sweep.spec.keys import TaskKeys, digest
 from fpp_sweep.spec.specs import ModelInfo
-from fpp_sweep.spec.tasks import EvalTask, Task
+from fpp_sweep.spec.tasks import Task
 
 # torch raises RuntimeError for CUDA, cuDNN, oneDNN and dead loaders
 MACHINE_ERRORS = MemoryError, OSError, RuntimeError, DeviceError, ChangedDataError
@@ -60,16 +60,6 @@ class TaskResult:
     def from_cache(self) -> TaskResult:
         """Return a result that took no time."""
         return replace(self, seconds={}, features={}, worker_seconds=0.0)
-
-    def with_columns(self, names: tuple[str, ...]) -> TaskResult:
-        """Return a result with only these of the predictions' optional columns."""
-        predictions = self.read_predictions()
-        if predictions is None:
-            return self
-        kept_columns = {}
-        for name in names:
-            kept_columns[name] = predictions.columns[name]
-        return replace(self, predictions=pack_predictions(replace(predictions, columns=kept_columns)))
 
 
 class TaskFailed(Exception):
@@ -224,16 +214,11 @@ class Store(Protocol):
 
 
 def find_cached(store: Store, keys: TaskKeys, task: Task) -> TaskResult | None:
-    """Return the stored result of a task, or of the same task with more optional columns."""
-    for number, key in enumerate(keys.compatible_keys(task)):
-        result = store.get(key)
-        if result is None:
-            continue
-        has_more_columns = number > 0  # the first key is the task's own
-        if has_more_columns and isinstance(task, EvalTask):
-            result = result.with_columns(task.columns)
-        return result.from_cache()
-    return None
+    """Return the stored result of a task."""
+    result = store.get(keys.of(task))
+    if result is None:
+        return None
+    return result.from_cache()
 
 
 class MemoryStore(dict[str, TaskResult]):

@@ -14,17 +14,15 @@ from hypothesis import strategies as st
 from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.results import (
-    MemoryStore,
     TaskFailed,
     TaskResult,
     TaskStore,
-    find_cached,
     pack,
     pack_predictions,
     unpack,
     unpack_predictions,
 )
-from tests.kit.tasks import KEYS, evaluation, predictions, same_predictions
+from tests.kit.tasks import predictions, same_predictions
 
 SKIPPED = (Skipped(sample_id="a.jpg", reason="a.jpg: cut off"), Skipped(sample_id="ä\n.jpg", reason=""))
 RESULT = TaskResult(
@@ -204,13 +202,3 @@ def test_a_cached_result_has_no_cost():
     cached = computed.from_cache()
     assert (cached.seconds, cached.features, cached.worker_seconds) == ({}, {}, 0.0)
     assert cached.spent == computed.spent
-
-
-def test_a_stored_result_with_more_columns_serves_a_task_without_them():
-    measured = predictions(64, columns={"logits": (10,)})
-    task = evaluation(columns=("logits",))
-    store = MemoryStore()
-    store.put(KEYS.of(task), TaskResult(predictions=pack_predictions(measured)))
-    assert list(find_cached(store, KEYS, task).read_predictions().columns) == ["logits"]
-    found = find_cached(store, KEYS, evaluation()).read_predictions()
-    assert same_predictions(found, replace(measured, columns={}))
