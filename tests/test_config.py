@@ -63,8 +63,8 @@ def test_a_wrong_setting_is_refused_in_one_line_with_its_key(word, line):
 @pytest.mark.parametrize(
     ("build", "line"),
     [
-        (lambda: AdaptConfig(lr=float("inf")), "adapt.lr: must be a finite number (inf)"),
-        (lambda: MeasureConfig(rho=0.0), "measure.rho: must be > 0 (0.0)"),
+        (lambda: AdaptConfig(lr=float("inf")), "lr: must be a finite number (inf)"),
+        (lambda: MeasureConfig(rho=0.0), "rho: must be > 0 (0.0)"),
         (lambda: FppConfig(align_distance="none", flat_distance="none"), "the loss has no term (fpp.align_distance an"),
     ],
 )

@@ -30,7 +30,7 @@ def run_bar(stream, steps, seconds, **options):
 
 def successive_screens(text):
     """Return the successive contents of the terminal."""
-    return [state for state in re.split(r"\r\033\[J|\033\[1F\033\[J", text) if state]
+    return [state for state in re.split(r"\r\033\[2K(?:\033\[1A\033\[2K)*", text) if state]
 
 
 def test_a_log_gets_a_line_every_ten_seconds_and_one_at_the_end():
@@ -51,7 +51,7 @@ def test_a_terminal_gets_one_line_that_is_refreshed_ten_times_a_second_at_most()
 
 def test_quick_work_leaves_no_output():
     assert run_bar(io.StringIO(), 10, 0.5) == ""
-    assert run_bar(Terminal(), 10, 0.05).endswith("\033[1F\033[J")
+    assert run_bar(Terminal(), 10, 0.05).endswith("\r\033[2K\033[1A\033[2K")
 
 
 def test_a_hidden_bar_is_silent(capfd):

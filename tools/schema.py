@@ -9,7 +9,7 @@ from typing import Any
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.space.objectives import MAX_OBJECTIVES, Constraint, Objective
 from fpp_sweep.space.params import range_kind
-from fpp_sweep.space.space import SPACE_PARTS, Space
+from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Finalists, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import Setting, settings
@@ -35,7 +35,7 @@ def schema() -> Schema:
     objective = _object(json_schema(Objective), required=["metric"])
     constraint = _object(json_schema(Constraint), required=["metric"])
     properties = {
-        **json_schema(Space, skip=SPACE_PARTS),
+        **json_schema(Space),
         "base": _ref("settings"),
         "params": _object({key: {"anyOf": _param_forms(key)} for key in settings()}),
         "grid": {"type": "array", "items": {**_ref("values"), "minProperties": 1}},
@@ -59,9 +59,7 @@ def schema() -> Schema:
 
 
 def _search() -> Schema:
-    properties = json_schema(Search, skip=("finalists",))
-    properties["finalists"] = _object(json_schema(Finalists))
-    return _object(properties)
+    return _object({**json_schema(Search), "finalists": _object(json_schema(Finalists))})
 
 
 def _definitions() -> Schema:

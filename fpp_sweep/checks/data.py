@@ -14,10 +14,10 @@ from fpp_sweep.checks.datasets import survey_dataset
 from fpp_sweep.checks.findings import Finding, run_check
 from fpp_sweep.checks.machine import check_machine
 from fpp_sweep.core.datasets import BadImageError, Dataset, custom_datasets, expand, resolve
-from fpp_sweep.space.published import preset_for
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.released import preset_for
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 

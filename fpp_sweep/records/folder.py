@@ -55,7 +55,7 @@ from fpp_sweep.spec.files import (
     write_json,
 )
 from fpp_sweep.spec.messages import plural, printable
-from fpp_sweep.spec.validation import as_list, as_mapping, at_key, check_fields, require
+from fpp_sweep.spec.validation import as_list, as_mapping, at_key, checked_record, require
 
 FORMAT = 6
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
@@ -289,7 +289,7 @@ def _read_objectives(rows: Any) -> tuple[Objective, ...]:
     objectives = []
     with at_key("objectives"):
         for fields in as_list(rows):
-            objectives.append(Objective.recorded(**as_mapping(fields)))
+            objectives.append(Objective(**as_mapping(fields)))
         require(objectives, "must have at least 1 entry (none)")
         for objective in objectives:
             check_metric_name(objective.metric)
@@ -364,11 +364,7 @@ _DECODER = json.JSONDecoder(parse_constant=_not_json)
 def _checked(kind: type[Record], fields: Any, key: str = "") -> Record:
     """Return a record with fields that are checked by their types."""
     with at_key(key):
-        if not isinstance(fields, dict):  # the keys of JSON are text
-            fields = as_mapping(fields)
-        record = kind(**fields)
-        check_fields(record)
-        return record
+        return checked_record(kind, fields)
 
 
 def write_line(file: Path, text: str, details: str = "") -> None:

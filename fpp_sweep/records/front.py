@@ -11,12 +11,11 @@ from itertools import combinations
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.space.objectives import FLOOR, Constraint, Objective, goals_of, metrics_of
+from fpp_sweep.space.objectives import FLOOR, Constraint, Objective, goals_of, is_rounding_error, metrics_of
 from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.config import draws_order
-from fpp_sweep.spec.rounding import is_rounding_error
 from fpp_sweep.spec.validation import as_list, as_mapping, require
 
 OUTSIDE = "outside the space"  # remark on a trial of an earlier question
@@ -373,7 +372,7 @@ def keeps_constraints(info: SweepInfo, record: TrialRecord, split: str, baseline
     by luck may break it on the images of the final stage or of the test split.
     """
     for fields in as_list(info.space.get("constraints", [])):
-        constraint = Constraint.recorded(as_mapping(fields))
+        constraint = Constraint(**as_mapping(fields))
         if _is_broken(info, constraint, record, split, baselines):
             return False
     return True

@@ -11,9 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fpp_sweep.space.objectives import MAX_OBJECTIVES
+from fpp_sweep.space.objectives import MAX_OBJECTIVES, without_rounding_error
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.rounding import without_rounding_error
 
 if TYPE_CHECKING:
     from fpp_sweep.spec.catalogue import Goal

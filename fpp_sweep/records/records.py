@@ -25,7 +25,7 @@ from fpp_sweep.spec.validation import (
     as_list,
     as_mapping,
     at_key,
-    check_fields,
+    checked_record,
     is_plain_value,
     known_name,
     require,
@@ -454,9 +454,9 @@ def _joined(values: Iterable[object]) -> str:
 def check_metric_name(metric: str) -> None:
     """Raise InputError unless a metric, or a metric of a dataset such as `ece/dtd`, is made of names."""
     name, _, dataset = metric.partition("/")
-    check_fields(_Named(name))
+    checked_record(_Named, {"name": name})
     if dataset:
-        check_fields(_Named(dataset))
+        checked_record(_Named, {"name": dataset})
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,15 @@ from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.validation import (
     COMPUTED_DEFAULT,
     Distinct,
+    Several,
     as_list,
     as_mapping,
     at_key,
     build,
-    check_fields,
-    check_value,
+    checked,
     keys,
     known_name,
+    part,
     require,
     require_keys,
     set_field,
@@ -156,7 +157,7 @@ Printed = Annotated[Mapping[str, Mapping[str, PrintedNumber | None]], BeforeVali
 Names = Distinct[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class ExperimentColumn:
     """A number of each row."""
 
@@ -168,7 +169,6 @@ class ExperimentColumn:
     set: Mapping[str, Any] = field(default_factory=dict)  # on top of the row's
 
     def __post_init__(self) -> None:
-        check_fields(self)
         set_field(self, "name", self.name or self.metric)
         set_field(self, "heading", self.heading or _default_heading(self.metric))
         if self.decimals is None:
@@ -197,7 +197,7 @@ def _default_decimals(metric: str) -> int:
     return catalogue.metric(metric).decimals
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class ExperimentRow:
     """A line of a table: the settings of a trial, and its printed numbers."""
 
@@ -207,7 +207,6 @@ class ExperimentRow:
     printed: Printed = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_fields(self)
         set_field(self, "title", self.title or self.name)
 
     @property
@@ -229,7 +228,7 @@ def names_in_precisions(row: str, precisions: Sequence[str]) -> list[str]:
     return [row, *(f"{row}_{precision}" for precision in precisions[1:])]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class Claim:
     """A sentence about a table: a row is better or worse than others in a column, or differs from them."""
 
@@ -240,11 +239,8 @@ class Claim:
     kind: Literal["better", "worse", "differs"] = "better"
     where: Literal["average", "average without eurosat", "every dataset"] = "average"
 
-    def __post_init__(self) -> None:
-        check_fields(self)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class ExperimentFigure:
     """A drawing of the rows: see reproduce/figures.py."""
 
@@ -254,22 +250,27 @@ class ExperimentFigure:
     by: str | None = None  # a setting that tells lines apart
     datasets: Names = ()  # datasets of a reliability diagram; empty, or none of them in the table: all
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+
+def _column(item: Any) -> ExperimentColumn:
+    """Return a column from its keys, or from the word that is its metric."""
+    if isinstance(item, str):
+        with at_key("", without="metric"):
+            return ExperimentColumn(metric=item)
+    return build(ExperimentColumn, item)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@checked
 class Experiment:
     """A table or figure of the paper, as its file describes it."""
 
     name: str
     title: str
     question: str
-    columns: tuple[ExperimentColumn, ...]
-    rows: tuple[ExperimentRow, ...]
-    claims: tuple[Claim, ...] = ()
+    columns: Several[Annotated[ExperimentColumn, BeforeValidator(_column)]]
+    rows: Several[Annotated[ExperimentRow, part(ExperimentRow)]]
+    claims: Several[Annotated[Claim, part(Claim)]] = ()
     average: Names = ()  # datasets of the averages; empty: all
-    figure: ExperimentFigure | None = None
+    figure: Annotated[ExperimentFigure, part(ExperimentFigure)] | None = None
     alone: bool = False  # on one worker and without cached results, because times are compared
     document: Document = field(repr=False)
     precisions: tuple[str, ...] = ()  # of every row; empty: each row has its own
@@ -380,39 +381,12 @@ def experiment_of(document: Document, name: str) -> Experiment:
     with document.locating():
         require_keys(entries, [*TABLE_KEYS, *(key for key in keys(Space) if key not in REPLACED_KEYS)])
         require({"columns", "rows"} <= entries.keys(), "needs columns and rows; see docs/reproduce.md")
-        values: dict[str, Any] = {"title": name, "question": ""}
-        for key in ("title", "question", "alone", "average"):
-            if key in entries:
-                with at_key(key):
-                    values[key] = check_value(Experiment, key, entries[key])
-        if "figure" in entries:
-            values["figure"] = _part_of(ExperimentFigure, entries["figure"], "figure")
-        experiment = Experiment(
-            name=name,
-            document=document,
-            columns=_parts_of(ExperimentColumn, entries, "columns"),
-            rows=_parts_of(ExperimentRow, entries, "rows"),
-            claims=_parts_of(Claim, entries, "claims"),
-            **values,
-        )
+        values = {key: entries[key] for key in keys(Experiment) if key in entries}
+        experiment = Experiment(**{"title": name, "question": "", **values, "name": name, "document": document})
         _check_rows(experiment)
         _check_claims(experiment)
         _check_figure(experiment)
     return experiment
-
-
-def _parts_of(kind: type[Any], entries: Mapping[str, Any], key: str) -> tuple[Any, ...]:
-    with at_key(key):
-        items = as_list(entries.get(key, []))
-    return tuple(_part_of(kind, item, f"{key}.{index}") for index, item in enumerate(items))
-
-
-def _part_of(kind: type[Any], values: Any, path: str) -> Any:
-    """Return a part of an experiment; a word stands for a column of that metric."""
-    if kind is ExperimentColumn and isinstance(values, str):
-        values = {"metric": values}
-    with at_key(path):
-        return build(kind, values, "")
 
 
 # --- names that must exist ----------------------------------------------------------------------------

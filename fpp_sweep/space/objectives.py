@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Self, get_args
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from fpp_sweep.space.work import Baseline, MetricName
+from fpp_sweep.space.work import BaselineName, MetricName, check_baseline, check_metric
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.rounding import is_rounding_error
-from fpp_sweep.spec.validation import COMPUTED_DEFAULT, Number, check_fields, check_value, require, set_field, shown
+from fpp_sweep.spec.validation import (
+    COMPUTED_DEFAULT,
+    Number,
+    Several,
+    at_key,
+    build,
+    checked,
+    part,
+    require,
+    set_field,
+    shown,
+)
 
 MAX_OBJECTIVES = 3
 MAX_NAME = 64  # characters
+DIGITS = 12  # significant digits of a mean that are right; any difference that images make shows in them
+RELATIVE_ERROR = 10.0**-DIGITS
 FLOOR = "floor"  # name of the constraint that `search.floor` stands for
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
@@ -39,29 +50,29 @@ Name = Annotated[str, BeforeValidator(_check_name), WithJsonSchema({"type": "str
 # ------------------------------------------------------------ objectives and constraints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class Objective:
-    """A metric to optimize."""
+    """A metric to optimize. Of a record it may be a plugin's that is not loaded; a space checks the metric."""
 
     metric: MetricName  # accuracy, ece, ...; ece/dtd for one dataset
     goal: Goal = COMPUTED_DEFAULT  # the metric's own
     reference: Number | None = None  # the hypervolume's corner; none: chosen by the sweep
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        own_goal = catalogue.metric(self.metric).goal
-        require(self.goal in (None, own_goal), f"the goal of {self.metric} is {own_goal} ({self.goal})", "goal")
-        set_field(self, "goal", own_goal)
+        if self.goal is None:
+            with at_key("metric"):
+                set_field(self, "goal", check_metric(self.metric).goal)
 
-    @classmethod
-    def recorded(cls, *, metric: str, goal: Goal, reference: float | None = None) -> Self:
-        """Return an objective from a record: its metric may be a plugin's, which reading a sweep does not load."""
-        require(isinstance(metric, str) and goal in get_args(Goal), "needs a metric and its goal, max or min")
-        objective = cls.__new__(cls)
-        set_field(objective, "metric", metric)
-        set_field(objective, "goal", goal)
-        set_field(objective, "reference", check_value(cls, "reference", reference))
-        return objective
+
+def _objective(item: Any) -> Objective:
+    """Return an objective from its keys, or from the word that is its metric."""
+    if isinstance(item, str):
+        with at_key("", without="metric"):
+            return Objective(metric=item)
+    return build(Objective, item)
+
+
+Objectives = Several[Annotated[Objective, BeforeValidator(_objective)]]
 
 
 def default_objectives() -> tuple[Objective, ...]:
@@ -72,7 +83,7 @@ def default_objectives() -> tuple[Objective, ...]:
     return tuple(Objective(metric=metric) for metric in first.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class Constraint:
     """A bound that a feasible trial keeps; with a baseline, it bounds the difference to the baseline's value."""
 
@@ -80,29 +91,15 @@ class Constraint:
     metric: MetricName
     at_least: Number | None = None
     at_most: Number | None = None
-    baseline: Baseline | None = None
+    baseline: BaselineName | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
         low, high = self.at_least, self.at_most
         require(low is not None or high is not None, "needs at_least or at_most")
         if low is not None and high is not None:
             require(low <= high, f"at_least must be <= at_most ({low:g} and {high:g})")
         if self.name is None:
             set_field(self, "name", self._default_name())
-
-    @classmethod
-    def recorded(cls, fields: Mapping[str, Any]) -> Self:
-        """Return a constraint from a record: its metric may be a plugin's, which reading a sweep does not load."""
-        constraint = cls.__new__(cls)
-        for key in ("name", "metric", "baseline"):
-            text = fields.get(key)
-            require(text is None or isinstance(text, str), "must be text", key)
-            set_field(constraint, key, text)
-        require(constraint.metric, "must be given", "metric")
-        for key in ("at_least", "at_most"):
-            set_field(constraint, key, check_value(cls, key, fields.get(key)))
-        return constraint
 
     def _default_name(self) -> str:
         name = self.metric
@@ -134,28 +131,37 @@ class Constraint:
         return violation
 
 
+Constraints = Several[Annotated[Constraint, part(Constraint)]]
+
+
 def check_objectives(objectives: Sequence[Objective]) -> None:
-    """Raise InputError unless there are one to three objectives, each of another metric."""
+    """Raise InputError unless there are one to three objectives, each of another metric, with the metric's goal."""
     count = len(objectives)
-    require(count >= 1, "must have at least 1 entry (none)", "objectives")
-    require(count <= MAX_OBJECTIVES, f"must have at most {MAX_OBJECTIVES} entries ({count})", "objectives")
+    require(count >= 1, "must have at least 1 entry (none)")
+    require(count <= MAX_OBJECTIVES, f"must have at most {MAX_OBJECTIVES} entries ({count})")
     metrics: set[str] = set()
     for index, objective in enumerate(objectives):
         metric = objective.metric
-        require(metric not in metrics, f"{metric} is an objective already; take one out", f"objectives.{index}")
+        with at_key(str(index)):
+            goal = check_metric(metric).goal
+            require(objective.goal == goal, f"the goal of {metric} is {goal} ({objective.goal})", "goal")
+            require(metric not in metrics, f"{metric} is an objective already; take one out")
         metrics.add(metric)
 
 
 def check_constraints(constraints: Sequence[Constraint], baselines: Sequence[str]) -> None:
-    """Raise InputError unless constraints have different names and refer to baselines that run."""
+    """Raise InputError unless constraints have different names, and metrics and baselines that are measured."""
     names = {FLOOR}
     for index, constraint in enumerate(constraints):
-        key = f"constraints.{index}"
         name, baseline = constraint.name, constraint.baseline
-        if baseline is not None:
-            problem = f"baseline {baseline} will have no value; add it to work.baselines"
-            require(baseline in baselines, problem, key)
-        require(name not in names, f"there is a constraint named {name} already; give this one another name", key)
+        with at_key(str(index)):
+            with at_key("metric"):
+                check_metric(constraint.metric)
+            if baseline is not None:
+                with at_key("baseline"):
+                    check_baseline(baseline)
+                require(baseline in baselines, f"baseline {baseline} will have no value; add it to work.baselines")
+            require(name not in names, f"there is a constraint named {name} already; give this one another name")
         names.add(name)
 
 
@@ -165,3 +171,24 @@ def metrics_of(objectives: Sequence[Objective]) -> list[str]:
 
 def goals_of(objectives: Sequence[Objective]) -> list[Goal]:
     return [objective.goal for objective in objectives]
+
+
+# ------------------------------------------------------------ rounding errors: equal means may differ in last digits
+
+
+def is_rounding_error(difference: float, largest: float) -> bool:
+    """Return True for a difference that rounding explains; `largest` is the largest value that it was computed from.
+
+    >>> is_rounding_error(1e-14, 72.9), is_rounding_error(0.05, 72.9)
+    (True, False)
+    """
+    return abs(difference) <= RELATIVE_ERROR * largest
+
+
+def without_rounding_error(value: float) -> float:
+    """Return a value with as many digits as a mean has right.
+
+    >>> without_rounding_error(72.91666666666667) == without_rounding_error(72.91666666666666)
+    True
+    """
+    return float(f"{value:.{DIGITS}g}")

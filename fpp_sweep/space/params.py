@@ -5,23 +5,27 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, SkipValidation
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, setting, settings
 from fpp_sweep.spec.validation import (
     LARGEST,
+    Several,
     as_list,
     as_mapping,
     at_key,
-    check_fields,
+    checked,
     is_plain_value,
     keys,
     known_name,
     require,
     require_distinct,
+    require_keys,
     set_field,
     shown,
     value_text,
@@ -106,28 +110,26 @@ def value_for_each_key(keys: Sequence[str], value: Any) -> tuple[Any, ...]:
 # ------------------------------------------------------------ parameters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class Param:
     """A searched setting: a range or choices; it exists if each setting in `when` has one of the values there."""
 
     key: str
-    low: float | int | None = None
-    high: float | int | None = None
+    low: SkipValidation[float | int | None] = None
+    high: SkipValidation[float | int | None] = None
     log: bool = False
-    step: float | int | None = None
-    choices: tuple[Any, ...] = ()
-    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    step: SkipValidation[float | int | None] = None
+    choices: SkipValidation[tuple[Any, ...]] = ()
+    when: SkipValidation[Mapping[str, tuple[Any, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        with at_key(f"params.{self.key}"):
-            require_setting(self.key)
-            check_fields(self, skip=("key", "low", "high", "step", "choices", "when"))
-            if self.choices != ():
-                self._check_choices()
-            else:
-                self._check_range()
-            with at_key("when"):
-                set_field(self, "when", _check_conditions(self.when))
+        require_setting(self.key)
+        if self.choices != ():
+            self._check_choices()
+        else:
+            self._check_range()
+        with at_key("when"):
+            set_field(self, "when", _check_conditions(self.when))
 
     def _check_choices(self) -> None:
         for name in ("low", "high", "step", "log"):
@@ -243,6 +245,25 @@ class Param:
 
 
 PARAM_KEYS = [name for name in keys(Param) if name != "key"]
+
+
+def _params(values: Any) -> Any:
+    """Return parameters from a mapping as in a file, where a bare list is the choices of one."""
+    if isinstance(values, list | tuple) and all(isinstance(value, Param) for value in values):
+        return values
+    params = []
+    for key, description in as_mapping(values).items():
+        with at_key(key):
+            if isinstance(description, list):
+                with at_key("", without="choices"):
+                    params.append(Param(key=key, choices=tuple(description)))
+            else:
+                require_keys(description, PARAM_KEYS)
+                params.append(Param(key=key, **description))
+    return params
+
+
+Params = Annotated[Several[Param], BeforeValidator(_params)]
 
 
 def divides(step: float, width: float) -> bool:

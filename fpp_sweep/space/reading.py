@@ -10,24 +10,19 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
-from fpp_sweep.space.objectives import MAX_NAME, Constraint, Objective
-from fpp_sweep.space.params import PARAM_KEYS, Param, check_settings, split_keys
+from fpp_sweep.space.objectives import MAX_NAME
+from fpp_sweep.space.params import PARAM_KEYS, check_settings, split_keys
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search, Work
 from fpp_sweep.space.yamlfile import Document, join, of_plain, parse, read
 from fpp_sweep.spec.config import TrialConfig, settings
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import user_path
-from fpp_sweep.spec.validation import as_list, as_mapping, at_key, build, keys, require, require_keys, shown
-
-Criterion = TypeVar("Criterion", bound=Objective | Constraint)
-
-CRITERIA: Mapping[str, type[Objective | Constraint]] = {"objectives": Objective, "constraints": Constraint}
-SECTIONS: Mapping[str, type[Search | Work]] = {"search": Search, "work": Work}
+from fpp_sweep.spec.validation import build, keys, require_keys, shown
 
 PACKAGE = Path(__file__).parents[1]
 FOLDER = "search_spaces"
@@ -65,17 +60,7 @@ def space_from(document: Document, stem: str, overrides: Sequence[str] = ()) -> 
     for assignment in overrides:
         _override(document, assignment)
     with document.locating():
-        require_keys(document.value, keys(Space))
-        values = {"name": _name_of(stem), **document.value}
-        if "params" in values:
-            values["params"] = _params(document, values["params"])
-        for key, kind in CRITERIA.items():
-            if key in values:
-                values[key] = _criteria(document, key, kind, values[key])
-        for key, part in SECTIONS.items():
-            if key in values:
-                values[key] = build(part, values[key], key)
-        return Space(**values)
+        return build(Space, {"name": _name_of(stem), **document.value})
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -97,39 +82,6 @@ def _name_of(stem: str) -> str:
     return name[:MAX_NAME] or "space"
 
 
-def _params(document: Document, params: Any) -> tuple[Param, ...]:
-    """Return the parameters; a bare list is the choices of one."""
-    with at_key("params"):
-        as_mapping(params)
-    checked = []
-    for key, values in params.items():
-        path = f"params.{key}"
-        if isinstance(values, list):
-            document.use_places(f"{path}.choices", path)
-            values = {"choices": values}
-        with at_key(path):
-            require_keys(values, PARAM_KEYS)
-        checked.append(Param(key=key, **values))
-    return tuple(checked)
-
-
-def _criteria(document: Document, key: str, cls: type[Criterion], values: Any) -> tuple[Criterion, ...]:
-    """Return objectives or constraints; a bare word is a metric."""
-    with at_key(key):
-        items = as_list(values)
-    criteria = []
-    for index, item in enumerate(items):
-        path = f"{key}.{index}"
-        if isinstance(item, str):
-            document.use_places(f"{path}.metric", path)
-            item = {"metric": item}
-        with at_key(path):
-            require_keys(item, keys(cls))
-            require("metric" in item, "needs a metric, such as accuracy")
-            criteria.append(cls(**item))
-    return tuple(criteria)
-
-
 # ------------------------------------------------------------ assignments of a command line
 
 
@@ -145,7 +97,6 @@ def _override(document: Document, assignment: str) -> None:
     where = f"--set {assignment}"
     if not text.strip():
         raise InputError(f"{where}: has no value; give one, or null, which takes {path} out")
-    had_params = bool(document.value.get("params"))
     if path in settings():
         _require_outside_grid(document.value.get("grid"), path, where)
         params = document.value.get("params")
@@ -156,26 +107,11 @@ def _override(document: Document, assignment: str) -> None:
         raise InputError(f"{where}: {unknown('key', path, _known_keys())}")
     new = parse(text, where)
     _put(document.value, "", path, new.value, where)
-    _set_places(document, path, new, where)
-    if had_params and not document.value.get("params"):
-        place, name = document.places[""]
-        document.places[""] = (f"{place} with {where}", name)  # the file does have something to search
-
-
-def _set_places(document: Document, path: str, new: Document, where: str) -> None:
-    """Let errors in the new value at a path, and in the mappings that were made for it, name an assignment."""
-    for known in list(document.places):
-        if f"{known}.".startswith(f"{path}."):
-            del document.places[known]
     for inner in new.places:
         document.places[join(path, inner)] = (where, join(path, inner))
-    around = path.rpartition(".")[0]
-    if around.startswith("params.") and around in document.places:  # bounds are checked together
-        place, name = document.places[around]
-        document.places[around] = (f"{place} with {where}", name)
-    while around and around not in document.places:
-        document.places[around] = (where, around)
-        around = around.rpartition(".")[0]
+    while path := path.rpartition(".")[0]:
+        if path.startswith("params.") or path not in document.places:  # bounds are checked together
+            document.places[path] = (where, path)
 
 
 def _known_keys() -> list[str]:
@@ -200,15 +136,6 @@ def _require_outside_grid(grid: Any, setting: str, where: str) -> None:
 
 def _put(values: Any, outer: str, path: str, new: Any, where: str) -> None:
     """Put a value at a path below values of an outer path; None takes a key out."""
-    if isinstance(values, list):
-        index, _, rest = path.partition(".")
-        if not index.isdecimal() or int(index) >= len(values):
-            raise InputError(f"{where}: {outer} is a list of {len(values)}, which has no item {index!r}")
-        if rest:
-            _put(values[int(index)], join(outer, index), rest, new, where)
-        else:
-            values[int(index)] = new
-        return
     if not isinstance(values, dict):
         raise InputError(f"{where}: {outer} is {shown(values)}, which has no {path!r}")
     known = [key for key in values if f"{path}.".startswith(f"{key}.")]  # a key may have dots, too

@@ -6,17 +6,18 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, SkipValidation, WithJsonSchema
 
 from fpp_sweep.space.objectives import (
     FLOOR,
     Constraint,
+    Constraints,
     Name,
-    Objective,
+    Objectives,
     check_constraints,
     check_objectives,
     default_objectives,
@@ -25,6 +26,7 @@ from fpp_sweep.space.objectives import (
 from fpp_sweep.space.params import (
     Block,
     Param,
+    Params,
     block_points,
     check_grid,
     check_params,
@@ -34,13 +36,13 @@ from fpp_sweep.space.params import (
     combinations,
     split_keys,
 )
-from fpp_sweep.space.published import baseline_configs, preset_for, published_points
 from fpp_sweep.space.work import EMBEDDED_GATE, Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import METHOD_AND_START, PRESETS, TrialConfig, preset, relevant
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.spec.validation import at_key, check_fields, keys, known_name, require, set_field
+from fpp_sweep.spec.released import baseline_configs, preset_for, published_points
+from fpp_sweep.spec.validation import at_key, checked, known_name, part, require, set_field
 
 MIN_MAPPED_IMAGES = 50  # images that the fit of a post-hoc map, or of conformal sets, needs
 DEFAULT_TRIALS = 16  # if no budget is given
@@ -76,7 +78,7 @@ class PublishedPoint(NamedTuple):
     problems: list[str]  # why the space does not hold the point; empty: it does
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class Space:
     """A search space with its objectives, budget and machines.
 
@@ -88,22 +90,21 @@ class Space:
     name: Name
     question: str = ""
     preset: PresetName = "auto"
-    base: Mapping[str, Any] = field(default_factory=dict)
-    params: tuple[Param, ...] = ()  # parents before their children
-    grid: tuple[Block, ...] = ()
-    points: tuple[Mapping[str, Any], ...] = ()
-    objectives: tuple[Objective, ...] = field(default_factory=default_objectives)
-    constraints: tuple[Constraint, ...] = ()
-    search: Search = field(default_factory=Search)
-    work: Work = field(default_factory=Work)
+    base: SkipValidation[Mapping[str, Any]] = field(default_factory=dict)
+    params: Params = ()  # parents before their children
+    grid: SkipValidation[tuple[Block, ...]] = ()
+    points: SkipValidation[tuple[Mapping[str, Any], ...]] = ()
+    objectives: Objectives = field(default_factory=default_objectives)
+    constraints: Constraints = ()
+    search: Annotated[Search, part(Search)] = field(default_factory=Search)
+    work: Annotated[Work, part(Work)] = field(default_factory=Work)
 
     def __post_init__(self) -> None:
-        check_fields(self, skip=SPACE_PARTS)
         self._check_searched()
-        set_field(self, "objectives", tuple(self.objectives))
-        check_objectives(self.objectives)
-        set_field(self, "constraints", tuple(self.constraints))
-        check_constraints(self.constraints, self.work.baselines)
+        with at_key("objectives"):
+            check_objectives(self.objectives)
+        with at_key("constraints"):
+            check_constraints(self.constraints, self.work.baselines)
         self._check_split()
         self._check_shards()
         self._add_posthoc_maps()
@@ -121,7 +122,7 @@ class Space:
         set_field(self, "params", check_params(self.params, self.base))
         with at_key("grid"):
             set_field(self, "grid", check_grid(self.grid, start))
-        require(self.params or self.grid, "has neither params nor a grid, so there is nothing to search; add one")
+        require(self.params or self.grid, "has neither params nor a grid left to search; add one")
         set_field(self, "search", replace(self.search, sampler=self._check_sampler(start)))
         searched = self.searched()  # once: all points of a grid are listed for it
         self._check_read(searched, start)
@@ -456,17 +457,13 @@ class Space:
         document = asdict(self)
         document["params"] = {param.key: param.plain() for param in self.params}
         del document["search"]["notify"]
-        for part in ("objectives", "constraints"):
-            document[part] = [_without_none(criterion) for criterion in document[part]]
+        for key in ("objectives", "constraints"):
+            document[key] = [_without_none(criterion) for criterion in document[key]]
         for key in list(document):
             if not document[key]:
                 del document[key]
         plain: dict[str, Any] = json.loads(json.dumps(document))
         return plain
-
-
-# fields that the space checks itself
-SPACE_PARTS = tuple(name for name in keys(Space) if name not in ("name", "question", "preset"))
 
 
 def _read_settings(searched: Sequence[Param], start: TrialConfig) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -20,15 +20,14 @@ from fpp_sweep.spec.validation import (
     DistinctAndSome,
     as_mapping,
     at_key,
-    build,
-    check_fields,
+    checked,
     known_name,
+    part,
     require,
     set_field,
     shown,
 )
 
-PUBLISHED = ("paper", "code")  # publishers of settings of FPP; each is a baseline, and a point that is tried first
 BASELINES = (*catalogue.COMPARED, *catalogue.PUBLISHED)
 DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial is not on the front
 EMBEDDED_GATE = 0.4  # `search.gate` of the embedded model (studies/gate.md)
@@ -60,8 +59,8 @@ def _to_seconds(value: Any) -> Any:
     wanted = "must be a duration such as 90s, 5m or 1h30m"
     require(re.fullmatch(f"(?:{_DURATION_PART})+", value), f"{wanted} ({shown(value)})")
     seconds = 0.0
-    for part in re.findall(_DURATION_PART, value):
-        seconds += float(part[:-1]) * _UNITS[part[-1]]
+    for time in re.findall(_DURATION_PART, value):
+        seconds += float(time[:-1]) * _UNITS[time[-1]]
     return seconds
 
 
@@ -71,7 +70,8 @@ def _check_device(value: Any) -> Any:
     return value
 
 
-def _check_baseline(value: Any) -> Any:
+def check_baseline(value: Any) -> str:
+    """Return the name of a baseline; raise InputError for another name."""
     return known_name("baseline", value, baseline_names(catalogue.METHODS), baseline_names(catalogue.listed_methods()))
 
 
@@ -83,8 +83,6 @@ def _check_margins(value: Any) -> Any:
 
 
 def _check_sampler(value: Any) -> Any:
-    if value is None:  # a computed default
-        return value
     names = ", ".join(catalogue.BUILT_IN_SAMPLERS)
     require(isinstance(value, str), f"must be one of {names} ({shown(value)})")
     catalogue.require_sampler(value)
@@ -145,7 +143,9 @@ Gate = Annotated[NotNegative | None, BeforeValidator(_to_zero), WithJsonSchema(G
 Above0 = Annotated[float, Field(gt=0, le=MAX_NUMBER)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS), BeforeValidator(_to_seconds), WithJsonSchema(_seconds_schema())]
 Device = Annotated[str, BeforeValidator(_check_device), WithJsonSchema({"type": "string", "pattern": f"^{_DEVICE}$"})]
-Baseline = Annotated[str, BeforeValidator(_check_baseline), WithJsonSchema({"enum": baseline_names(catalogue.METHODS)})]
+BASELINE_SCHEMA = {"enum": baseline_names(catalogue.METHODS)}
+BaselineName = Annotated[str, BeforeValidator(_check_text), WithJsonSchema(BASELINE_SCHEMA)]
+Baseline = Annotated[str, BeforeValidator(check_baseline), WithJsonSchema(BASELINE_SCHEMA)]
 _check_map = partial(known_name, "post-hoc map", names=MAPS)
 Posthoc = Annotated[str, BeforeValidator(_check_map), WithJsonSchema({"enum": MAPS})]
 _check_column = partial(known_name, "column", names=COLUMNS)
@@ -154,8 +154,8 @@ Column = Annotated[str, BeforeValidator(_check_column), WithJsonSchema({"enum": 
 # ------------------------------------------------------------ names of metrics
 
 
-def check_metric(value: Any) -> Any:
-    """Check the name of a metric, or of a metric of one dataset such as `ece/dtd`."""
+def check_metric(value: Any) -> catalogue.MetricRow:
+    """Return the row of a metric, or of a metric of one dataset such as `ece/dtd`; raise InputError for others."""
     require(isinstance(value, str), f"must be the name of a metric ({shown(value)})")
     row = catalogue.metric(value)
     _, slash, dataset = value.partition("/")
@@ -167,7 +167,7 @@ def check_metric(value: Any) -> Any:
         require(dataset.strip(), f"a dataset is missing after '/' ({shown(value)})")
     if "@" in value:
         _check_posthoc(value, row)
-    return value
+    return row
 
 
 def _check_posthoc(value: str, row: catalogue.MetricRow) -> None:
@@ -194,12 +194,12 @@ def _metric_schema() -> dict[str, Any]:
     return {"type": "string", "pattern": rf"^(({'|'.join(of_dataset)})(@({maps}))?(/.+)?|{'|'.join(of_trial)})$"}
 
 
-MetricName = Annotated[str, BeforeValidator(check_metric), WithJsonSchema(_metric_schema())]
+MetricName = Annotated[str, BeforeValidator(_check_text), WithJsonSchema(_metric_schema())]
 
 # ------------------------------------------------------------ search
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class Finalists:
     """The final stage: trials that run again after the search, with more seeds and fresh images."""
 
@@ -207,11 +207,8 @@ class Finalists:
     seeds: Annotated[int, Field(ge=1, le=100)] = 3  # number of fresh pretraining seeds; 1: no final stage
     images: Positive | None = None  # of each dataset, fresh and on the test split; none: as many as the search
 
-    def __post_init__(self) -> None:
-        check_fields(self, "search.finalists")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class Search:
     """The choice of points, and when there are enough."""
 
@@ -225,22 +222,18 @@ class Search:
     evaluate_only: bool = False  # report every trial on `split`; choose none, run none on the test split
     include_published: bool = True  # True: the code's and the paper's settings are tried first
     max_failures: MaxFailures = 5  # failed trials in a row that stop the sweep; none: never
-    finalists: Finalists = field(default_factory=Finalists)
+    finalists: Annotated[Finalists, part(Finalists)] = field(default_factory=Finalists)
     # by metric, or metric of a dataset: a loss that does not count
     margin: Annotated[Mapping[str, NotNegative], BeforeValidator(_check_margins)] = field(default_factory=dict)
     floor: Above0 = DEFAULT_FLOOR  # points of accuracy that a trial may be below zero_shot
     gate: Gate = None  # largest drift of a pretraining; none: by model; false: no gate
     notify: Text | None = None  # a command that gets the state and the front at the end
 
-    def __post_init__(self) -> None:
-        set_field(self, "finalists", build(Finalists, self.finalists, "search.finalists"))
-        check_fields(self, "search")
-
 
 # ------------------------------------------------------------ work
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class Work:
     """The model, the data and the machines that trials run on."""
 
@@ -271,12 +264,11 @@ class Work:
     tracking_uri: Text | None = None  # none: that of MLFLOW_TRACKING_URI, or else an embedded store
 
     def __post_init__(self) -> None:
-        check_fields(self, "work")
         maps = list(self.posthoc)
         if NO_MAP in maps:
             maps.remove(NO_MAP)
         set_field(self, "posthoc", tuple(maps))
-        with at_key("work.gpus_per_worker"):
+        with at_key("gpus_per_worker"):
             set_field(self, "gpus_per_worker", self._gpus())
         if not self.datasets and not self.dataset_file:
             set_field(self, "datasets", self._default_datasets())

@@ -27,7 +27,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.specs import Precision
-from fpp_sweep.spec.validation import at_key, check_fields, check_value, require
+from fpp_sweep.spec.validation import at_key, check_value, checked, require
 
 EMBEDDED_LIMIT = 200  # images of each embedded dataset by default: its images are drawn by a program, without end
 
@@ -74,7 +74,7 @@ Templates = Annotated[str, AfterValidator(_check_templates)]
 # ------------------------------------------------------------ the sections
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class FppConfig:
     """Flatness-aware prompt pretraining. Defaults are the released code's (preset `code`)."""
 
@@ -100,7 +100,6 @@ class FppConfig:
     class_source: Literal["dataset", "imagenet", "gaussian"] = "dataset"
 
     def __post_init__(self) -> None:
-        check_fields(self, "fpp")
         if self.align_distance == "none" and self.flat_distance == "none":
             raise InputError("the loss has no term (fpp.align_distance and fpp.flat_distance are none); keep one")
 
@@ -128,7 +127,7 @@ class FppConfig:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class AdaptConfig:
     """Test-time adaptation to one sample (TPT and its relatives)."""
 
@@ -167,9 +166,6 @@ class AdaptConfig:
     # or a JSON file (docs/methods.md); none: the prompt, in zero_shot_ensemble openai
     templates: Templates | None = None
 
-    def __post_init__(self) -> None:
-        check_fields(self, "adapt")
-
     def with_defaults_except(self, reads: tuple[str, ...]) -> AdaptConfig:
         """Return the settings that a method reads (`MethodRow.reads`); all others have their defaults."""
         values = {}
@@ -185,7 +181,7 @@ class AdaptConfig:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class ViewConfig:
     """The augmented views of a test image; view 0 is the plain centre crop."""
 
@@ -196,12 +192,11 @@ class ViewConfig:
     flip: Auto = "auto"  # auto: on unless the dataset says that a mirror image is another class
 
     def __post_init__(self) -> None:
-        check_fields(self, "views")
         problem = f"views.min_area must be <= views.max_area ({self.min_area:g} and {self.max_area:g})"
         require(self.min_area <= self.max_area, problem)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class MeasureConfig:
     """The measurement of sharpness at an adapted prompt: what the paper leaves open."""
 
@@ -209,15 +204,12 @@ class MeasureConfig:
     norm: Literal["global", "token"] = "global"  # one step of that length, or one for each context token
     views: Literal["start", "adapted"] = "start"  # selected at the initial prompt, or again at the adapted one
 
-    def __post_init__(self) -> None:
-        check_fields(self, "measure")
-
     def scaled(self, unit: float) -> MeasureConfig:
         """Return the same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""
         return dataclasses.replace(self, rho=self.rho * unit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class TrialConfig:
     """Everything that decides a trial's numbers apart from the model, the data and the seed.
 
@@ -238,9 +230,6 @@ class TrialConfig:
     adapt: AdaptConfig = field(default_factory=AdaptConfig)
     views: ViewConfig = field(default_factory=ViewConfig)
     measure: MeasureConfig = field(default_factory=MeasureConfig)
-
-    def __post_init__(self) -> None:
-        check_fields(self, skip=_SECTIONS)
 
     @property
     def templates(self) -> str:
@@ -413,7 +402,7 @@ class Setting:
                 value = self.default * float(value[1:])
         if isinstance(value, bool) and self.kind in ("number", "integer"):
             value = repr(value)  # Python takes it for a number
-        return check_value(self.section, self.key.rpartition(".")[2], value, strict=False)
+        return check_value(self.section, self.key.rpartition(".")[2], value)
 
 
 def setting(key: str) -> Setting:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import threading
@@ -15,6 +14,7 @@ from fpp_sweep.spec.errors import escaped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.live_render import LiveRender
 
 REFRESH_INTERVAL = 0.1  # seconds between two states of a line on a terminal
 LOG_INTERVAL = 10.0  # seconds between two lines in a log
@@ -22,14 +22,11 @@ MIN_SECONDS_SHOWN = 1.0  # faster work leaves no line behind on a terminal
 LOG_COLUMNS = 10_000  # width of a log, whose lines are never wrapped
 DEFAULT_COLUMNS = 80  # width of a terminal that does not report one
 
-_ERASE_BELOW = "\033[J"
-
 
 class Screen:
     """A stream with lines that stay and, on a terminal, a block below them that is drawn anew; safe from any thread.
 
-    Rich draws and measures the lines, and this class writes them. So a block that a narrower window has wrapped is
-    erased, the cursor stays visible however the process ends, and a stream that is closed or full is left alone.
+    A stream that is closed or full is left alone.
     """
 
     def __init__(self, stream: TextIO, terminal: bool | None = None) -> None:
@@ -38,41 +35,39 @@ class Screen:
         self.terminal = terminal
         self._stream = stream
         self._lock = threading.RLock()
-        self._block: Sequence[RenderableType] = ()
-        self._block_widths: list[int] = []  # columns of the block's lines on the terminal
+        self._block: LiveRender | None = None
         self._usable = True
 
     def draw(self, stay: Iterable[RenderableType] = (), block: Sequence[RenderableType] | None = None) -> None:
         """Write lines that stay, and the block below them: a new one or the same again. Texts must be `escaped`."""
         with self._lock:
-            if block is not None:
-                self._block = block
             try:
                 if self._usable:
-                    self._stream.write(self._erase() + self.text(stay))
-                    self._stream.flush()
+                    self._write(stay, block)
             except (OSError, ValueError):  # the stream's reader is gone, its disk is full, or it was closed
                 self._usable = False
 
-    def _erase(self) -> str:
-        """Return the control characters that erase the block."""
-        columns = self.columns()
-        height = sum(math.ceil(max(width, 1) / columns) for width in self._block_widths)
-        if height:
-            return f"\033[{height}F{_ERASE_BELOW}"  # F: to the start of the line that many lines above
-        if self._block:
-            return f"\r{_ERASE_BELOW}"
-        return ""
+    def _write(self, stay: Iterable[RenderableType], block: Sequence[RenderableType] | None) -> None:
+        from rich.console import Console, Group  # start-up time: rich draws for those who watch
+        from rich.live_render import LiveRender  # the same
 
-    def text(self, stay: Iterable[RenderableType]) -> str:
-        """Return the lines that stay and the block, as they are written to the stream."""
-        from fpp_sweep.spec import rendering  # start-up time: it loads rich, which draws for those who watch
-
-        drawn = rendering.draw(
-            stay, self._block, encoding=self._stream.encoding or "utf-8", columns=self.columns(), terminal=self.terminal
+        console = Console(
+            file=self._stream,
+            force_terminal=self.terminal,
+            width=self.columns() - 1,  # writing in the last column makes some terminals wrap
+            markup=False,
+            emoji=False,
+            highlight=False,
         )
-        self._block_widths = drawn.block_widths
-        return drawn.text
+        with console:  # writes all at once
+            if self._block is not None:
+                console.control(self._block.position_cursor())  # erases it
+            for line in stay:
+                console.print(line, soft_wrap=True)
+            if block is not None:
+                self._block = LiveRender(Group(*block, ""), vertical_overflow="crop") if block else None
+            if self._block is not None:
+                console.print(self._block, no_wrap=True, overflow="ellipsis")
 
     def columns(self) -> int:
         """Return the width of the terminal, or of a log."""

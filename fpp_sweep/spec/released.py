@@ -1,16 +1,19 @@
-"""Released settings by method and dataset: values for settings that a user leaves open, and how they were chosen."""
+"""Published settings: of methods by dataset, with how they were chosen, and of FPP, with the baselines that have them.
+
+A method's released values replace settings that a user leaves open; a search tries the settings of FPP first.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import AdaptConfig, TrialConfig
+from fpp_sweep.spec.config import PRESETS, AdaptConfig, TrialConfig
 
 TEMPLATES_FILE = Path(__file__).with_name("released_templates.toml")
 FALLBACK_TEMPLATES = "simple"  # for datasets without released templates; our choice: those of ImageNet
@@ -150,3 +153,49 @@ def _how_chosen_on(datasets: Collection[str], chosen: HowChosen, datasets_with_v
     if chosen == "not said" and depends_on_dataset and not has_released_value:
         return "ours"
     return chosen
+
+
+# ------------------------------------------------------------ settings of FPP, and the baselines
+
+
+def preset_for(name: str, model: str) -> str:
+    """Return the preset that `auto` stands for with a model."""
+    if name != "auto":
+        return name
+    if model == "tiny":
+        return "tiny"
+    return "code"
+
+
+def published_points(preset: str) -> dict[str, dict[str, Any]]:
+    """Return the settings that the released code and the paper have, where these differ from each other.
+
+    On the embedded model both keep what its preset has for its sizes and its embeddings; its gamma2 is the paper's.
+
+    >>> published_points("tiny")["code"]["fpp.gamma2"], published_points("tiny")["paper"]["fpp.gamma2"]
+    (15.0, 0.15)
+    """
+    paper = PRESETS["paper"]
+    defaults = TrialConfig().flat()
+    code = {key: defaults[key] for key in paper}
+    sizes = {}
+    if preset == "tiny":
+        sizes = {key: value for key, value in PRESETS["tiny"].items() if key not in paper}
+    return {"code": {**sizes, **code}, "paper": {**sizes, **paper}}
+
+
+def baseline_configs(names: Iterable[str], start: TrialConfig, preset: str) -> dict[str, TrialConfig]:
+    """Return baselines by name. They adapt and draw views as trials do; their prompts are words or published."""
+    shared = {}
+    for key, value in start.flat().items():
+        if key.startswith(("adapt.", "views.", "anchor_prompt", "precision")):
+            shared[key] = value
+    settings_of = {}
+    for origin, settings in published_points(preset).items():
+        settings_of[f"fpp_{origin}"] = {**settings, **shared}
+    for method in catalogue.METHODS:
+        settings_of[method] = {**shared, "method": method, "prompt": start.anchor_prompt}
+    configs = {}
+    for name in names:
+        configs[name] = TrialConfig().replace(settings_of[name])
+    return configs

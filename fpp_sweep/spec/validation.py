@@ -1,8 +1,8 @@
 """Checks of dataclasses by the types of their fields, done by pydantic and reported as InputError.
 
 A field's type says what its value must be: `int | None`, `Literal["val", "test"]`, or a type with pydantic's markers
-such as `Annotated[int, Field(ge=1)]`. `check_fields` checks an object when it is built; `json_schema` describes the
-same types to editors.
+such as `Annotated[int, Field(ge=1)]`. A class with the decorator `checked` checks and converts its fields when it is
+built; `json_schema` describes the same types to editors.
 """
 
 from __future__ import annotations
@@ -13,19 +13,11 @@ import re
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, fields
-from typing import Annotated, Any, TypeVar, cast
+from dataclasses import field, fields
+from typing import Annotated, Any, TypeVar, cast, dataclass_transform
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    create_model,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic_core import ErrorDetails
 
 from fpp_sweep.spec.errors import InputError, unknown
@@ -41,70 +33,69 @@ MAX_WHOLE = 2**63 - 1  # largest magnitude of a whole number in a record; NumPy 
 LARGEST = f"a number must not be beyond {MAX_NUMBER:g}, a whole one not beyond 2^63"
 
 COMPUTED_DEFAULT: Any = None  # marks a field whose default `__post_init__` computes
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")  # "3" is not a number, and true is not 1
 
 # ------------------------------------------------------------ checking
 
 
-def check_fields(value: Any, key: str = "", skip: Collection[str] = ()) -> None:
-    """Check and convert the fields of a dataclass by their types; errors name the field below `key`.
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def checked(cls: type[Part]) -> type[Part]:
+    """Make a frozen dataclass that checks and converts its fields by their types when it is built."""
+    made: Any = pydantic_dataclass(cls, frozen=True, slots=True, kw_only=True, config=STRICT)
+    check = made.__init__
 
-    Fields to `skip` are checked by the object itself.
-    """
-    cls: Any = type(value)
-    model = _model(cls, frozenset(skip))
-    values = {name: getattr(value, name) for name in model.model_fields}
-    try:
-        checked = model.model_validate(values)
-    except ValidationError as error:
-        raise _input_error(error, key) from None
-    for name in values:
-        set_field(value, name, getattr(checked, name))
+    def check_and_set(self: Any, **values: Any) -> None:
+        require_keys(values, keys(made))
+        with _errors_as_input():
+            check(self, **values)
 
-
-def check_value(cls: type, name: str, value: Any, *, strict: bool = True) -> Any:
-    """Return a value as a field of a class would hold it, checked; unless `strict`, text may stand for numbers."""
-    try:
-        return _adapter(cls, name, strict).validate_python(value)
-    except ValidationError as error:
-        raise _input_error(error, "", name) from None
+    made.__init__ = check_and_set
+    return cast(type[Part], made)
 
 
-@functools.cache
-def _adapter(cls: type, name: str, strict: bool) -> TypeAdapter[Any]:
-    return TypeAdapter(_field_types(cls)[name], config={**_CONFIG, "strict": strict})
+def build(cls: type[Part], values: Any) -> Part:
+    """Return an object of a checked class from a mapping of its fields, or such an object."""
+    if isinstance(values, cls):
+        return values
+    return cls(**as_mapping(values))
 
 
-def json_schema(cls: type, skip: Collection[str] = ()) -> dict[str, Any]:
-    """Return the JSON schema of each field of a dataclass."""
-    properties: dict[str, Any] = _model(cls, frozenset(skip)).model_json_schema()["properties"]
-    for schema in properties.values():
-        del schema["title"]
-    return properties
+def part(cls: type[Any]) -> BeforeValidator:
+    """Return the marker of a field that holds an object of a checked class, which may be given as a mapping."""
+    return BeforeValidator(functools.partial(build, cls))
 
 
-_CONFIG = ConfigDict(
-    strict=True,  # "3" is not a number, and true is not 1
-    allow_inf_nan=False,
-    arbitrary_types_allowed=True,
-)
+def checked_record(cls: type[Part], values: Any) -> Part:
+    """Return an object of a plain dataclass, which checks its fields here only, from a mapping of them."""
+    with _errors_as_input():
+        found = _checking_class(cast(Any, cls))(**as_mapping(values))
+    return cls(**{name: getattr(found, name) for name in keys(cls)})
 
 
 @functools.cache
-def _model(cls: Any, skip: frozenset[str]) -> type[BaseModel]:
-    """Return the pydantic model of a dataclass's fields."""
-    types: dict[str, Any] = {name: (hint, ...) for name, hint in _field_types(cls).items() if name not in skip}
-    return create_model("Fields", __config__=_CONFIG, **types)
+def _checking_class(cls: Any) -> Any:
+    return pydantic_dataclass(cls, frozen=True, kw_only=True, config=STRICT)
 
 
-def _field_types(cls: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields; a field with a computed default may be None before."""
+def check_value(cls: type, name: str, value: Any) -> Any:
+    """Return a value as a field of a class would hold it, checked; text may stand for numbers."""
+    with _errors_as_input(name):
+        return _adapter(cls, name).validate_python(value)
+
+
+@functools.cache
+def _adapter(cls: type, name: str) -> TypeAdapter[Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
-    types = {}
-    for field in fields(cls):
-        types[field.name] = hints[field.name]
-        if field.default is COMPUTED_DEFAULT:
-            types[field.name] = hints[field.name] | None
-    return types
+    return TypeAdapter(hints[name], config=ConfigDict(allow_inf_nan=False))
+
+
+def json_schema(cls: type) -> dict[str, Any]:
+    """Return the JSON schema of each field of a checked class."""
+    properties: dict[str, Any] = TypeAdapter(cls).json_schema()["properties"]
+    for schema in properties.values():
+        for key in ("title", "default"):
+            schema.pop(key, None)
+    return properties
 
 
 # ------------------------------------------------------------ messages
@@ -122,6 +113,7 @@ _PROBLEMS = {  # by pydantic's type of error
     "int_parsing": "must be a whole number",
     "int_parsing_size": "must be a whole number",
     "int_type": "must be a whole number",
+    "is_instance_of": "must be a list",
     "less_than_equal": "must be <= {le}",
     "mapping_type": "must be a mapping such as {{key: value}}",
     "sequence_str": "must be a list",
@@ -129,20 +121,26 @@ _PROBLEMS = {  # by pydantic's type of error
     "string_type": "must be text",
     "too_short": "must have at least {min_length} entry",
     "tuple_type": "must be a list",
+    "unexpected_keyword_argument": "is not a key that is known here",
 }
 
 
-def _input_error(error: ValidationError, key: str, name: str = "") -> InputError:
-    """Return the first of pydantic's errors, in the values below a key or in a field of a name, as ours."""
-    details = error.errors(include_url=False)[0]
-    path = [key]
-    for step in details["loc"]:
-        if step != "[key]":  # pydantic's step for the key of a mapping, as against its value
-            path.append(str(step))
+@contextmanager
+def _errors_as_input(name: str = "") -> Iterator[None]:
+    """Raise the first of pydantic's errors in the block, about a field of a name or an object, as ours."""
+    try:
+        yield
+    except ValidationError as error:
+        details = error.errors(include_url=False)[0]
+    else:
+        return
+    path = [str(step) for step in details["loc"] if step != "[key]"]  # the key of a mapping, as against its value
     cause = details.get("ctx", {}).get("error")
     if isinstance(cause, InputError):  # raised by a function of this package
-        return InputError(cause.problem, _joined([*path, cause.key]))
-    return InputError(_problem(details, name), _joined(path))
+        raise InputError(cause.problem, _joined([*path, cause.key])) from None
+    if details["type"] == "missing":
+        raise InputError(f"needs the key {path.pop()!r}", _joined(path)) from None
+    raise InputError(_problem(details, name), _joined(path)) from None
 
 
 def _problem(details: ErrorDetails, name: str) -> str:
@@ -198,12 +196,13 @@ def require(condition: object, problem: str, key: str = "") -> None:
 
 
 @contextmanager
-def at_key(key: str) -> Iterator[None]:
-    """Put a key before the keys of errors that the block raises."""
+def at_key(key: str, without: str = "") -> Iterator[None]:
+    """Put a key before the keys of errors that the block raises; `without` is a key below that the user left out."""
     try:
         yield
     except InputError as error:
-        raise InputError(error.problem, _joined([key, error.key])) from None
+        below = error.key.removeprefix(without).removeprefix(".")
+        raise InputError(error.problem, _joined([key, below])) from None
 
 
 def is_plain_value(value: Any) -> bool:
@@ -261,36 +260,17 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 Number = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
-# lists without repetitions, which become tuples
-Distinct = Annotated[
-    tuple[Item, ...],
-    Field(json_schema_extra={"uniqueItems": True}),
-    BeforeValidator(_as_tuple),
-    AfterValidator(require_distinct),
-]
+Several = Annotated[tuple[Item, ...], BeforeValidator(_as_tuple)]
+UNIQUE = Field(json_schema_extra={"uniqueItems": True})
+Distinct = Annotated[Several[Item], UNIQUE, AfterValidator(require_distinct)]
 DistinctAndSome = Annotated[
-    tuple[Item, ...],
-    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
-    BeforeValidator(_as_tuple),
-    AfterValidator(require_distinct),
+    tuple[Item, ...], Field(min_length=1), UNIQUE, BeforeValidator(_as_tuple), AfterValidator(require_distinct)
 ]
 
 
 def set_field(target: Any, name: str, value: Any) -> None:
     """Set a field of an object that is being built, frozen or not."""
     object.__setattr__(target, name, value)
-
-
-def build(cls: type[Part], values: Any, path: str) -> Part:
-    """Return an object of a class from a mapping of its fields, or such an object; errors are below a path."""
-    if isinstance(values, cls):
-        return values
-    with at_key(path):
-        require_keys(values, keys(cls))
-        for field in fields(cast(Any, cls)):
-            if field.default is MISSING and field.default_factory is MISSING:
-                require(field.name in values, f"needs the key {field.name!r}")
-    return cls(**values)
 
 
 def require_keys(values: Any, names: Collection[str]) -> None:
@@ -302,4 +282,4 @@ def require_keys(values: Any, names: Collection[str]) -> None:
 
 def keys(cls: Any) -> list[str]:
     """Return the keys of a dataclass's fields."""
-    return [field.name for field in fields(cls)]
+    return [entry.name for entry in fields(cls)]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpp_sweep.records.pareto import front, hypervolume, hypervolume_over_time, knee_order, layers
+from fpp_sweep.space.objectives import without_rounding_error
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.rounding import without_rounding_error
 
 COARSE = st.integers(-4, 4).map(float)  # few values, so that ties and equal points are frequent
 

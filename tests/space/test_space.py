@@ -9,12 +9,12 @@ import pytest
 
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.params import Param
-from fpp_sweep.space.published import published_points
 from fpp_sweep.space.reading import load_space, parse_space, space_of
 from fpp_sweep.space.work import BASELINES, Search, Work
 from fpp_sweep.spec.catalogue import COMPARED
 from fpp_sweep.spec.config import PRESETS, TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.released import published_points
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "search_spaces").glob("*.yaml"))

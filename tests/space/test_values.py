@@ -32,56 +32,26 @@ def space(**values):
     return Space(**{"name": "x", "params": (GAMMA,), **values})
 
 
-def build(document):
-    """Build a space from plain values without the reader of files."""
-    values = {"name": "x"}
-    for key, value in document.items():
-        if key == "params":
-            value = [param(name, description) for name, description in value.items()]
-        elif key == "objectives":
-            value = [objective(description) for description in value]
-        elif key == "constraints":
-            value = [Constraint(**description) for description in value]
-        elif key == "search":
-            value = Search(**value)
-        elif key == "work":
-            value = Work(**value)
-        values[key] = value
-    return Space(**values)
-
-
-def param(key, description):
-    if isinstance(description, dict):
-        return Param(key=key, **description)
-    return Param(key=key, choices=description)
-
-
-def objective(description):
-    if isinstance(description, dict):
-        return Objective(**description)
-    return Objective(metric=description)
-
-
 @pytest.mark.parametrize(("text", "line"), VALUES)
 def test_a_wrong_value_is_refused_in_python_as_in_a_file(text, line):
     with pytest.raises(InputError) as in_python:
-        build(parse(text, "x.yaml").value)
+        Space(**{"name": "x", **parse(text, "x.yaml").value})
     assert line.endswith(in_python.value.problem)
 
 
 @pytest.mark.parametrize(
     ("make", "line"),
     [
-        (lambda: Search(trials=True), "search.trials: must be a whole number (True)"),
-        (lambda: Search(trials="3"), "search.trials: must be a whole number ('3')"),
-        (lambda: Search(gpu_hours=10**400), "search.gpu_hours: must be a number (1000"),
-        (lambda: Search(gpu_hours=math.inf), "search.gpu_hours: must be a finite number (inf)"),
-        (lambda: Search(sampler=3), "search.sampler: must be one of auto, gp, tpe, nsga2, random, grid (3)"),
-        (lambda: Search(finalists=None), "search.finalists: must be a mapping such as {key: value} (nothing)"),
-        (lambda: Work(seeds=(1, -1)), "work.seeds.1: must be >= 0 (-1)"),
-        (lambda: Work(cache=" "), "work.cache: must be text (' ')"),
-        (lambda: Param(key=3, choices=(1,)), "params.3: must be text (3)"),
-        (lambda: Param(key="fpp.draws", choices=()), "params.fpp.draws: needs low, or choices"),
+        (lambda: Search(trials=True), "trials: must be a whole number (True)"),
+        (lambda: Search(trials="3"), "trials: must be a whole number ('3')"),
+        (lambda: Search(gpu_hours=10**400), "gpu_hours: must be a number (1000"),
+        (lambda: Search(gpu_hours=math.inf), "gpu_hours: must be a finite number (inf)"),
+        (lambda: Search(sampler=3), "sampler: must be one of auto, gp, tpe, nsga2, random, grid (3)"),
+        (lambda: Search(finalists=None), "finalists: must be a mapping such as {key: value} (nothing)"),
+        (lambda: Work(seeds=(1, -1)), "seeds.1: must be >= 0 (-1)"),
+        (lambda: Work(cache=" "), "cache: must be text (' ')"),
+        (lambda: Param(key=3, choices=(1,)), "key: must be text (3)"),
+        (lambda: Param(key="fpp.draws", choices=()), "needs low, or choices"),
         (lambda: Constraint(**ECE, name="up\n"), "name: must be letters, digits"),
         (lambda: space(params=()), "has neither params nor a grid"),
         (lambda: space(params=(GAMMA, GAMMA)), "params.fpp.gamma1: comes twice; take one out"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from fpp_sweep.space.yamlfile import read
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.names import listed_names
-from fpp_sweep.spec.validation import as_mapping, at_key, build, check_fields, known_name, require, shown
+from fpp_sweep.spec.validation import as_mapping, at_key, build, checked, known_name, require, shown
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name becomes part of file names
 
@@ -60,7 +60,7 @@ def _as_split_folders(value: Any) -> dict[str, str]:
 UserText = Annotated[Text, AfterValidator(_printable)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked
 class _Entry:
     """An entry of a dataset file."""
 
@@ -70,11 +70,8 @@ class _Entry:
     augmix: bool = True
     flip: bool = True
 
-    def __post_init__(self) -> None:
-        check_fields(self)
 
-
-@dataclass(frozen=True, kw_only=True)
+@checked
 class _Folders(_Entry):
     """Images in class folders."""
 
@@ -85,7 +82,7 @@ class _Folders(_Entry):
         return ClassFolders(images=images, split_folders=self.splits, renaming=self.classes)
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked
 class _SplitFile(_Entry):
     """Images that a split file lists."""
 
@@ -118,7 +115,7 @@ def _spec_of(base: Path, description: Any) -> DatasetSpec:
     require("layout" in as_mapping(description), f"needs the key 'layout': {' or '.join(LAYOUTS)}")
     with at_key("layout"):
         kind = LAYOUTS[known_name("layout", description["layout"], LAYOUTS)]
-    entry = build(kind, description, "")
+    entry = build(kind, description)
     return DatasetSpec(layout=entry.files(base), group="custom", augmix=entry.augmix, flip=entry.flip)
 
 
