@@ -351,8 +351,9 @@ class StaticFigure:
             warnings.filterwarnings("ignore", r"Glyph \d+")  # emoji in a title are drawn as boxes
             figure = Figure(dpi=150, layout="constrained")
             self.draw(figure)
-            handles, labels = figure.axes[0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=3)
+            if not figure.legends:
+                handles, labels = figure.axes[0].get_legend_handles_labels()
+                figure.legend(handles, labels, loc="outside lower center", ncols=3)
             figure.savefig(file, format=file_format, metadata=METADATA[file_format])
         return file.getvalue()
 

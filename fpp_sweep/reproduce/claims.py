@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fpp_sweep.reproduce.experiments import AVERAGE, Claim, ExperimentColumn
+from fpp_sweep.reproduce.experiments import AVERAGE, Claim, ExperimentColumn, LineKey
 from fpp_sweep.reproduce.tables import SPLIT, ResultTable, values_by_seed
 from fpp_sweep.spec.catalogue import parts_of, sign
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
@@ -82,8 +82,8 @@ def pairs_of(table: ResultTable, claim: Claim) -> Iterator[Pair]:
 
 def _difference(table: ResultTable, pair: Pair) -> Difference | None:
     """Return the first row minus the second, not yet corrected; None where one is missing or cannot be tested."""
-    first = table.records.get((pair.first, pair.column))
-    second = table.records.get((pair.second, pair.column))
+    first = table.records.get((_line(table, pair.first), pair.column))
+    second = table.records.get((_line(table, pair.second), pair.column))
     if first is None or second is None or pair.scope not in table.scopes:
         return None
     column = table.experiment.column(pair.column)
@@ -96,6 +96,11 @@ def _difference(table: ResultTable, pair: Pair) -> Difference | None:
     if not first_values or not second_values:
         return None
     return difference_over_seeds(first.name, second.name, column.metric, first_values, second_values)
+
+
+def _line(table: ResultTable, row: str) -> LineKey:
+    """Return the line that claims on a row are about."""
+    return row, table.experiment.precisions[0]
 
 
 def _resampled_difference(samples: SplitSamples, first: str, second: str, metric: str) -> Difference | None:
@@ -112,10 +117,11 @@ def _resampled_difference(samples: SplitSamples, first: str, second: str, metric
 
 def _values_by_seed(table: ResultTable, row: str, column: ExperimentColumn, scope: str) -> dict[str, float]:
     """Return a row's value for each seed; of a record without values by seed its only value; empty: it has none."""
-    cell = table.cells.get((row, column.name, scope))
-    if cell is None or cell.value is None:
+    line = _line(table, row)
+    cell = table.cell(line, column.name, scope)
+    if cell.value is None:
         return {}
-    record = table.records[row, column.name]
+    record = table.records[line, column.name]
     values = values_by_seed(record.results[SPLIT], column, table.scopes[scope])
     if not values:
         return {"only": cell.value}

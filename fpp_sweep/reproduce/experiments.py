@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
@@ -219,13 +219,31 @@ class ExperimentRow:
         return self.set is not None and set(self.checkpoints) <= set(checkpoints)
 
 
-def names_in_precisions(row: str, precisions: Sequence[str]) -> list[str]:
-    """Return the names of a row in each precision.
+LineKey = tuple[str, str]  # name of a row and precision
 
-    >>> names_in_precisions("tpt", ["released", "float32"])
-    ['tpt', 'tpt_float32']
+
+class TableLine(NamedTuple):
+    """A row of a table in one precision."""
+
+    row: ExperimentRow
+    precision: str  # empty: that of the row's settings
+
+    @property
+    def key(self) -> LineKey:
+        return self.row.name, self.precision
+
+    @property
+    def title(self) -> str:
+        return line_name((self.row.title, self.precision))
+
+
+def line_name(key: LineKey) -> str:
+    """Return the name of a line.
+
+    >>> line_name(("tpt", "float32")), line_name(("tpt", ""))
+    ('tpt, float32', 'tpt')
     """
-    return [row, *(f"{row}_{precision}" for precision in precisions[1:])]
+    return ", ".join(filter(None, key))
 
 
 @checked
@@ -273,10 +291,16 @@ class Experiment:
     figure: Annotated[ExperimentFigure, part(ExperimentFigure)] | None = None
     alone: bool = False  # on one worker and without cached results, because times are compared
     document: Document = field(repr=False)
-    precisions: tuple[str, ...] = ()  # of every row; empty: each row has its own
+    precisions: tuple[str, ...] = ("",)  # an axis of the grid; "": each row's own. Claims are about the first one
 
-    def row(self, name: str) -> ExperimentRow:
-        return next(row for row in self.rows if row.name == name)
+    @property
+    def lines(self) -> list[TableLine]:
+        """The rows in each precision; a row that is only printed has none."""
+        lines = []
+        for row in self.rows:
+            precisions = ("",) if row.set is None else self.precisions
+            lines += [TableLine(row, precision) for precision in precisions]
+        return lines
 
     def column(self, name: str) -> ExperimentColumn:
         return next(column for column in self.columns if column.name == name)
@@ -286,43 +310,21 @@ class Experiment:
         document = self.document.copy()
         for key in TABLE_KEYS:
             document.value.pop(key, None)
-        points: list[dict[str, Any]] = []  # the settings of each trial, without repetitions
-        indices = self._indices_in_file()
-        for row in self.rows:
+        blocks: list[dict[str, Any]] = []  # of the grid, without repetitions
+        precisions = [precision for precision in self.precisions if precision]
+        for index, row in enumerate(self.rows):
             if (rows and row.name not in rows) or not row.can_run(checkpoints):
                 continue
             for column in self.columns:
-                point = self.settings(row, column, checkpoints)
-                if point not in points:
-                    document.use_places(f"grid.{len(points)}", f"rows.{indices[row.name]}.set")
-                    points.append(point)
-        if not points:
+                block = self.settings(row, column, checkpoints, precisions)
+                if block not in blocks:
+                    document.use_places(f"grid.{len(blocks)}", f"rows.{index}.set")
+                    blocks.append(block)
+        if not blocks:
             needed = sorted({f"--{name}" for row in self.rows for name in row.checkpoints})
             raise InputError(f"table {self.name} has no row that can be run: give {' or '.join(needed)} a checkpoint")
-        document.value["grid"] = points
+        document.value["grid"] = blocks
         return space_from(document, self.name, [*self._fixed_settings(), *overrides])
-
-    def _indices_in_file(self) -> dict[str, int]:
-        """Return the index of each row's entry in the file, by name; a row has one entry for all its precisions."""
-        indices = {}
-        for index, entry in enumerate(self.document.value["rows"]):
-            for name in names_in_precisions(entry["name"], self.precisions):
-                indices[name] = index
-        return indices
-
-    def in_precisions(self, precisions: Sequence[str]) -> Experiment:
-        """Return the experiment with every row in each precision; claims are about the first one."""
-        if not precisions:
-            return self
-        rows = []
-        for row in self.rows:
-            if row.set is None:
-                rows.append(row)
-                continue
-            for name, precision in zip(names_in_precisions(row.name, precisions), precisions, strict=True):
-                settings = {**row.set, "precision": precision}
-                rows.append(replace(row, name=name, title=f"{row.title}, {precision}", set=settings))
-        return replace(self, rows=tuple(rows), precisions=tuple(precisions))
 
     def _fixed_settings(self) -> list[str]:
         fixed = {**FIXED, "name": self.name}
@@ -337,9 +339,12 @@ class Experiment:
             fixed["work.reuse_results"] = "false"
         return [f"{key}={value}" for key, value in fixed.items()]
 
-    def settings(self, row: ExperimentRow, column: ExperimentColumn, checkpoints: Mapping[str, str]) -> dict[str, Any]:
-        """Return the settings of the trial behind a cell."""
-        settings = {**(row.set or {}), **column.set}
+    def settings(
+        self, row: ExperimentRow, column: ExperimentColumn, checkpoints: Mapping[str, str], precision: Any = ""
+    ) -> dict[str, Any]:
+        """Return the settings of the trial behind a cell, or of the trials in a list of precisions."""
+        axis = {"precision": precision} if precision else {}
+        settings = {**(row.set or {}), **axis, **column.set}
         for key, value in settings.items():
             if isinstance(value, str) and value in CHECKPOINTS:
                 settings[key] = checkpoints[CHECKPOINTS[value]]

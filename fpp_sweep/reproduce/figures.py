@@ -10,7 +10,6 @@ A figure's data are computed first, as a data frame: its lines are those of figu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -20,44 +19,44 @@ import pandas  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, accuracy, expected_calibration_error
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.texts import format_setting, is_number
 from fpp_sweep.report.figures import StaticFigure
-from fpp_sweep.reproduce.experiments import AVERAGE, ExperimentColumn, ExperimentFigure, ExperimentRow
+from fpp_sweep.reproduce.experiments import AVERAGE, ExperimentColumn, ExperimentFigure, LineKey, TableLine, line_name
 from fpp_sweep.reproduce.tables import SPLIT, ResultTable
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.files import written_whole
-from fpp_sweep.spec.palette import BLUE, DASHES, INK, MARKERS, PALETTE, PAPER, RED
+from fpp_sweep.spec.palette import DASHES, INK, MARKERS, PALETTE
 from fpp_sweep.trial.artifacts import prediction_files, read_predictions
+from fpp_sweep.trial.diagram import draw_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+LINE = ["row", "precision"]  # the columns of data that name a line of the table
 GROUPS = ("low", "medium", "high")
 SHARPNESS = "sharpness"  # a metric, and its column of the predictions
 GROUP_MEASURES = (catalogue.ECE, catalogue.ACCURACY, SHARPNESS)
 CHART_SIZE = (3.6, 3.3)  # inches
 LOG_RATIO = 20.0  # an axis is logarithmic if its largest value is more than this multiple of its smallest
-MAX_DIAGRAMS = 5  # reliability diagrams in a row
 Samples = Mapping[str, NDArray[Any]]  # predictions of a dataset: an array for each of their columns
 Style = dict[str, Any]  # colour, marker and dash that tell one series from the others
 
 
-def write_figure(folder: SweepFolder, table: ResultTable) -> None:
+def write_figure(table: ResultTable) -> None:
     """Write figure.png, figure.pdf and figure.csv, if the experiment has a figure and there is something to draw."""
-    figure = figure_of(folder, table)
+    figure = figure_of(table)
     if figure is None:
         return
     for kind in ("png", "pdf"):
-        with written_whole(folder.report / f"figure.{kind}") as partial:
+        with written_whole(table.sweep.report / f"figure.{kind}") as partial:
             partial.write_bytes(figure.to_bytes(kind))
-    with written_whole(folder.report / "figure.csv") as partial:
+    with written_whole(table.sweep.report / "figure.csv") as partial:
         figure.data.to_csv(partial, index=False, float_format="%.6g", errors="backslashreplace", encoding="utf-8")
 
 
-def figure_of(folder: SweepFolder, table: ResultTable) -> StaticFigure | None:
+def figure_of(table: ResultTable) -> StaticFigure | None:
     """Return the experiment's figure; None if it has none, or no row has the numbers or predictions that it needs."""
     figure = table.experiment.figure
     if figure is None:
@@ -67,8 +66,8 @@ def figure_of(folder: SweepFolder, table: ResultTable) -> StaticFigure | None:
     if figure.kind == "lines":
         return _lines(table, figure)
     if figure.kind == "groups":
-        return _groups(folder, table, figure)
-    return _reliability(folder, table, figure)
+        return _groups(table, figure)
+    return _reliability(table, figure)
 
 
 def _styles() -> Iterator[Style]:
@@ -77,12 +76,12 @@ def _styles() -> Iterator[Style]:
         yield {"color": color, "marker": marker.matplotlib, "linestyle": dash}
 
 
-def _by_row(table: ResultTable, data: Any) -> Iterator[tuple[ExperimentRow, Style, Any]]:
-    """Yield the rows that have data, each with its own style and its lines."""
-    groups = dict(iter(data.groupby("row")))
-    rows = [row for row in table.rows if row.name in groups]
-    for row, style in zip(rows, _styles(), strict=False):
-        yield row, style, groups[row.name]
+def _by_line(table: ResultTable, data: Any) -> Iterator[tuple[TableLine, Style, Any]]:
+    """Yield the table's lines that have data, each with its own style and its data."""
+    groups = dict(iter(data.groupby(LINE)))
+    lines = [line for line in table.lines if line.key in groups]
+    for line, style in zip(lines, _styles(), strict=False):
+        yield line, style, groups[line.key]
 
 
 def _headings(columns: Sequence[ExperimentColumn]) -> str:
@@ -112,19 +111,19 @@ def _scatter(table: ResultTable, figure: ExperimentFigure) -> StaticFigure | Non
     x, *ys = [table.experiment.column(name) for name in (figure.x or "", *figure.y)]
     names = [x.name, *(y.name for y in ys)]
     cells = table.tidy[table.tidy["dataset"].isin(table.datasets)]
-    by_cell = cells.pivot(index=["row", "dataset"], columns="column", values="ours")
+    by_cell = cells.pivot(index=[*LINE, "dataset"], columns="column", values="ours")
     points = by_cell.reindex(columns=names).dropna().reset_index()
     if points.empty:
         return None
-    means = points.groupby("row")[names].mean()
+    means = points.groupby(LINE)[names].mean()
 
     def draw(canvas: Canvas) -> None:
         for y, axes in zip(ys, _panels(canvas, [y.heading for y in ys], x.heading), strict=True):
-            for row, style, lines in _by_row(table, points):
-                mean = means.loc[row.name]
+            for line, style, of_line in _by_line(table, points):
+                mean = means.loc[line.key]
                 style["linestyle"] = "none"
-                axes.plot(lines[x.name], lines[y.name], **style, alpha=0.75, ms=4, mew=0)
-                axes.plot(mean[x.name], mean[y.name], **style, ms=8, mec=INK, label=row.title)
+                axes.plot(of_line[x.name], of_line[y.name], **style, alpha=0.75, ms=4, mew=0)
+                axes.plot(mean[x.name], mean[y.name], **style, ms=8, mec=INK, label=line.title)
             _set_scale(axes, points[x.name])
 
     correlated = [f"{y.heading}: {correlations(points, x.name, y.name)}" for y in ys]
@@ -152,25 +151,26 @@ def correlations(points: Any, x: str, y: str) -> str:
 # --- groups by sharpness ------------------------------------------------------------------------------
 
 
-def _groups(folder: SweepFolder, table: ResultTable, figure: ExperimentFigure) -> StaticFigure | None:
+def _groups(table: ResultTable, figure: ExperimentFigure) -> StaticFigure | None:
     by_seed = []
-    for row in table.rows:
+    for line in table.lines:
         for dataset in table.averaged:
-            for samples in predictions_of(folder, table, row, dataset):
+            place = {"row": line.row.name, "precision": line.precision, "dataset": dataset}
+            for samples in predictions_of(table, line, dataset):
                 if SHARPNESS in samples:
-                    by_seed += [{"row": row.name, "dataset": dataset, **group} for group in _by_sharpness(samples)]
+                    by_seed += [{**place, **group} for group in _by_sharpness(samples)]
     if not by_seed:
         return None
-    data = pandas.DataFrame(by_seed).groupby(["row", "dataset", "group"], sort=False).mean()
-    average = data.groupby(["row", "group"], sort=False).mean().reset_index()
+    data = pandas.DataFrame(by_seed).groupby([*LINE, "dataset", "group"], sort=False).mean()
+    average = data.groupby([*LINE, "group"], sort=False).mean().reset_index()
     columns = [column for column in table.experiment.columns if column.name in figure.y]
     columns = [column for column in columns if column.metric in GROUP_MEASURES]
 
     def draw(canvas: Canvas) -> None:
         titles = [f"{column.heading} of the group" for column in columns]
         for column, axes in zip(columns, _panels(canvas, titles, "sharpness of the samples"), strict=True):
-            for row, style, lines in _by_row(table, average):
-                axes.plot(GROUPS, lines[column.metric], **style, label=row.title)
+            for line, style, of_line in _by_line(table, average):
+                axes.plot(GROUPS, of_line[column.metric], **style, label=line.title)
             axes.axhline(0, color=INK, lw=0.6)
 
     caption = (
@@ -197,28 +197,28 @@ def _by_sharpness(samples: Samples) -> Iterator[dict[str, Any]]:
 # --- reliability --------------------------------------------------------------------------------------
 
 
-def _reliability(folder: SweepFolder, table: ResultTable, figure: ExperimentFigure) -> StaticFigure | None:
+def _reliability(table: ResultTable, figure: ExperimentFigure) -> StaticFigure | None:
     datasets = [name for name in table.datasets if name in figure.datasets] or table.datasets
-    diagrams: dict[str, Any] = {}  # bins by title
+    diagrams = {}
+    bins = []
     for dataset in datasets:
-        for row in table.rows:
-            parts = [Confidences.of(samples) for samples in predictions_of(folder, table, row, dataset)]
+        for line in table.lines:
+            parts = [Confidences.of(samples) for samples in predictions_of(table, line, dataset)]
             if parts:
                 samples = _joined(parts)
-                numbers = f"accuracy {accuracy(samples):.2f} %, ECE {expected_calibration_error(samples):.2f} %"
-                bins = _bins_of(samples).assign(row=row.name, dataset=dataset)
-                diagrams[f"{row.title}, {dataset}\n{numbers}"] = bins
+                diagrams[f"{line.title}\n{dataset}"] = samples
+                bins.append(_bins_of(samples).assign(row=line.row.name, precision=line.precision, dataset=dataset))
     if not diagrams:
         return None
 
     def draw(canvas: Canvas) -> None:
-        _draw_diagrams(canvas, diagrams)
+        draw_panels(canvas, diagrams)
 
     caption = (
-        f"Reliability in {BINS} bins over the samples of all seeds of one dataset; below, the number of samples of "
-        "each bin. The ECE above a diagram is that of these samples together."
+        f"Reliability in {BINS} bins over the images of all seeds of one dataset, with the number of images of each "
+        "bin below. The ECE above a diagram is that of all these images together."
     )
-    return StaticFigure(caption=caption, data=pandas.concat(diagrams.values()), draw=draw)
+    return StaticFigure(caption=caption, data=pandas.concat(bins), draw=draw)
 
 
 def _joined(parts: Sequence[Confidences]) -> Confidences:
@@ -243,36 +243,6 @@ def _bins_of(samples: Confidences) -> Any:
     )
 
 
-def _draw_diagrams(canvas: Canvas, diagrams: Mapping[str, Any]) -> None:
-    """Draw reliability diagrams in rows of at most MAX_DIAGRAMS, with the number of samples below each."""
-    across = min(MAX_DIAGRAMS, len(diagrams))
-    down = math.ceil(len(diagrams) / MAX_DIAGRAMS)
-    canvas.set_size_inches(max(4.0, 2.1 * across), 3.0 * down + 0.3)
-    panels = canvas.subplots(2 * down, across, squeeze=False, sharex=True, height_ratios=[3, 1] * down)
-    for axes in panels.flat:
-        axes.set_visible(False)
-    for index, (title, bins) in enumerate(diagrams.items()):
-        row, column = divmod(index, across)
-        upper, lower = panels[2 * row, column], panels[2 * row + 1, column]
-        _draw_bins(upper, lower, bins.dropna())
-        upper.set_title(title, fontsize="small")
-        if column == 0:
-            upper.set_ylabel("accuracy")
-            lower.set_ylabel("samples")
-
-
-def _draw_bins(upper: Axes, lower: Axes, bins: Any) -> None:
-    gaps = bins["confidence"] - bins["accuracy"]
-    places: Mapping[str, Any] = {"x": bins["low"], "width": 1 / BINS, "align": "edge"}
-    outline: Mapping[str, Any] = {"fc": "none", "ec": RED, "lw": 0.9, "label": "gap to confidence"}
-    upper.bar(height=bins["accuracy"], **places, color=BLUE, ec=PAPER, lw=0.4, label="accuracy")
-    upper.bar(height=gaps, bottom=bins["accuracy"], **places, **outline)
-    upper.plot([0, 1], [0, 1], "--", color=INK, lw=0.8, label="perfect calibration")
-    upper.set(xlim=(0, 1), ylim=(0, 1), visible=True)
-    lower.bar(height=bins["samples"], **places, color=PALETTE[-1], ec=PAPER, lw=0.4)
-    lower.set(xlabel="confidence", visible=True)
-
-
 # --- lines over a setting -----------------------------------------------------------------------------
 
 
@@ -284,42 +254,46 @@ def _lines(table: ResultTable, figure: ExperimentFigure) -> StaticFigure | None:
     cells = cells[cells["column"].isin(figure.y)]
     if cells.empty:
         return None
-    settings = {row.name: _settings_of(table, row, x, by) for row in table.rows}
-    data = pandas.DataFrame(
-        {
-            "row": cells["row"],
-            "column": cells["column"],
-            x: [settings[name][0] for name in cells["row"]],
-            by: [settings[name][1] for name in cells["row"]],
-            "value": cells["ours"],
-            "deviation": cells["deviation_over_seeds"],
-        }
-    )
+    data = _data_of_lines(table, cells, x, by)
     rows_by_value = data.dropna(subset=[x]).groupby(by, sort=False)["row"].nunique()
     if figure.by:
         rows_by_value = rows_by_value[rows_by_value > 1]
     is_on_line = data[x].notna() & data[by].isin(rows_by_value.index)
+    titles = {line.key: line.title for line in table.lines}
 
     def draw(canvas: Canvas) -> None:
         for column, axes in zip(columns, _panels(canvas, [column.heading for column in columns], x), strict=True):
             styles = _styles()
             is_shown = data["column"] == column.name
-            for value, points in data[is_shown & is_on_line].groupby(by, sort=False):
+            for (value, precision), points in data[is_shown & is_on_line].groupby([by, "precision"], sort=False):
                 ordered = points.sort_values(x)
-                label = f"{by} = {value}" if value else table.main_scope
+                label = line_name((f"{by} = {value}" if value else table.main_scope, precision))
                 errors = ordered["deviation"].fillna(0.0)
                 axes.errorbar(ordered[x], ordered["value"], yerr=errors, capsize=2, label=label, **next(styles))
             for level in data[is_shown & ~is_on_line].itertuples():
-                axes.axhline(level.value, **next(styles) | {"marker": ""}, label=table.experiment.row(level.row).title)
+                label = titles[level.row, level.precision]
+                axes.axhline(level.value, **next(styles) | {"marker": ""}, label=label)
             _set_scale(axes, data[is_shown & is_on_line][x])
 
     caption = f"{_headings(columns)} over {x}, {table.main_scope}; bars are a standard deviation over seeds."
     return StaticFigure(caption=caption, data=data, draw=draw)
 
 
-def _settings_of(table: ResultTable, row: ExperimentRow, x: str, by: str) -> tuple[float | None, str]:
-    """Return a row's number of one setting and its value of another, as far as its method reads them."""
-    record = table.record(row)
+def _data_of_lines(table: ResultTable, cells: Any, x: str, by: str) -> Any:
+    """Return the cells with the settings of the axis and of the lines."""
+    numbers, texts = [], []
+    for line in zip(cells["row"], cells["precision"], strict=True):
+        number, text = _settings_of(table, line, x, by)
+        numbers.append(number)
+        texts.append(text)
+    settings: dict[str, Any] = {x: numbers, by: texts}
+    places = cells[["row", "precision", "column"]].assign(**settings)
+    return places.assign(value=cells["ours"], deviation=cells["deviation_over_seeds"])
+
+
+def _settings_of(table: ResultTable, line: LineKey, x: str, by: str) -> tuple[float | None, str]:
+    """Return a line's number of one setting and its value of another, as far as its method reads them."""
+    record = table.record(line)
     if record is None:
         return None, ""
     settings = relevant(record.config)
@@ -330,10 +304,10 @@ def _settings_of(table: ResultTable, row: ExperimentRow, x: str, by: str) -> tup
 # --- predictions --------------------------------------------------------------------------------------
 
 
-def predictions_of(folder: SweepFolder, table: ResultTable, row: ExperimentRow, dataset: str) -> Iterator[Samples]:
-    """Yield a row's predictions on a dataset, for each seed."""
-    record = table.record(row)
+def predictions_of(table: ResultTable, line: TableLine, dataset: str) -> Iterator[Samples]:
+    """Yield a line's predictions on a dataset, for each seed."""
+    record = table.record(line.key)
     if record is None:
         return
-    for path in prediction_files(folder.artifacts(record.name), SPLIT, dataset):
+    for path in prediction_files(table.sweep.artifacts(record.name), SPLIT, dataset):
         yield read_predictions(path)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import orders_remark
-from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.texts import format_time, released_mark, released_notes
 from fpp_sweep.report.document import Section, Text, blocks_to_latex, blocks_to_markdown, blocks_to_text, paragraphs
 from fpp_sweep.report.html import write_page
@@ -22,7 +20,7 @@ from fpp_sweep.reproduce.experiments import (
     STAGES,
     Experiment,
     ExperimentColumn,
-    ExperimentRow,
+    line_name,
     shipped,
 )
 from fpp_sweep.reproduce.figures import figure_of, write_figure
@@ -70,8 +68,7 @@ def write_table(folder: Path, table: ResultTable) -> None:
 def table_sections(table: ResultTable) -> list[Section]:
     """Return what ran, a section for each column, and the paper's claims."""
     sentences = [table.experiment.question, *table.run_notes, *order_sentences(table)]
-    for name, reason in table.failed.items():
-        sentences.append(f"{name} has no numbers: {reason}")
+    sentences += failures_of(table)
     sections = [
         Section(f"{table.experiment.name}: {table.experiment.title}", paragraphs(sentences)),
         *column_sections(table),
@@ -83,12 +80,16 @@ def table_sections(table: ResultTable) -> list[Section]:
     return sections
 
 
+def failures_of(table: ResultTable) -> list[str]:
+    return [f"{line_name(key)} has no numbers: {reason}" for key, reason in table.failed.items()]
+
+
 def order_sentences(table: ResultTable) -> list[str]:
-    """Return a sentence for each row whose result depends on the order of the stream."""
+    """Return a sentence for each line whose result depends on the order of the stream."""
     sentences: dict[str, None] = {}
-    for (row, _), record in table.records.items():
+    for (line, _), record in table.records.items():
         for remark in orders_remark(record, SPLIT):
-            sentences[f"{row}: {remark}"] = None
+            sentences[f"{line_name(line)}: {remark}"] = None
     return list(sentences)
 
 
@@ -110,20 +111,13 @@ def column_table(table: ResultTable, column: ExperimentColumn) -> Table:
         group = "averages" if is_average(scope) else ""
         columns.append(Column(SHORT_NAMES.get(scope, scope), group=group))
     rows = []
-    for row in table.rows:
-        cells = [Cell(row.title, mark=_mark_of(table, row))]
+    for line in table.lines:
+        record = table.record(line.key)
+        cells = [Cell(line.title, mark=released_mark(record) if record else "")]
         for scope in table.scopes:
-            cells.append(_printed_below_ours(table.cell(row, column, scope), column))
+            cells.append(_printed_below_ours(table.cell(line.key, column.name, scope), column))
         rows.append(Row(cells))
     return Table(columns=columns, rows=rows)
-
-
-def _mark_of(table: ResultTable, row: ExperimentRow) -> str:
-    """Return the mark of a row whose settings are those of a released program."""
-    for (name, _), record in table.records.items():
-        if name == row.name:
-            return released_mark(record)
-    return ""
 
 
 def _printed_below_ours(cell: ResultCell, column: ExperimentColumn) -> Cell:
@@ -195,19 +189,6 @@ def as_csv(table: ResultTable) -> str:
 # --- the page of all tables ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedTable:
-    """An experiment with its sweep."""
-
-    sweep: SweepFolder
-    info: SweepInfo
-    table: ResultTable
-
-    @property
-    def name(self) -> str:
-        return self.sweep.path.name
-
-
 def write_results(
     folder: SweepFolder, experiment: Experiment, checkpoints: Mapping[str, str], run_notes: Sequence[str]
 ) -> ResultTable:
@@ -215,23 +196,22 @@ def write_results(
     save_experiment(folder.path, experiment, checkpoints, run_notes)
     table = table_of(experiment, folder, checkpoints, run_notes)
     write_table(folder.report, table)
-    write_figure(folder, table)
+    write_figure(table)
     return table
 
 
 def write_reproduction(folder: Path, tables: Mapping[str, ResultTable] | None = None) -> Path:
     """Write the page of a reproduction's folder; tables that are passed, by name, are not made again."""
-    tables = tables or {}
-    loaded_tables = []
+    made = tables or {}
+    shown = []
     for sweep in sweeps(folder):
-        table = tables.get(sweep.path.name) or load_table(sweep)
-        loaded_tables.append(LoadedTable(sweep, sweep.info(), table))
-    if not loaded_tables:
+        shown.append(made.get(sweep.path.name) or load_table(sweep))
+    if not shown:
         raise InputError(f"{folder} has no table yet")
-    infos = [loaded.info for loaded in loaded_tables]
+    infos = [table.info for table in shown]
     start = min(info.created for info in infos)
     end = max(info.finished or info.created for info in infos)
-    is_papers_model = all(loaded.table.is_papers_model for loaded in loaded_tables)
+    is_papers_model = all(table.is_papers_model for table in shown)
     write_page(
         folder / PAGE,
         "reproduction.html.j2",
@@ -239,8 +219,8 @@ def write_reproduction(folder: Path, tables: Mapping[str, ResultTable] | None = 
         models=dict.fromkeys(info.model for info in infos),
         period=f"{format_time(start)} to {format_time(end)}",
         papers_model="" if is_papers_model else f"{PAPERS_MODEL}/{PAPERS_TAG}",
-        overview=_overview(loaded_tables),
-        experiments=[_experiment(loaded) for loaded in loaded_tables],
+        overview=_overview(shown),
+        experiments=[_experiment(table) for table in shown],
         rules=NOTES,
         commands=dict.fromkeys(info.command for info in infos if info.command),
     )
@@ -257,18 +237,17 @@ def sweeps(folder: Path) -> list[SweepFolder]:
     return [SweepFolder(folder / name) for name in (*order, *own) if (folder / name / "sweep.json").is_file()]
 
 
-def _overview(loaded_tables: Sequence[LoadedTable]) -> Table:
+def _overview(tables: Sequence[ResultTable]) -> Table:
     """Return a table of the experiments, with links to their sections."""
     titles = ["table", "question", "cells against the paper", "claims", "state"]
     rows = []
-    for loaded in loaded_tables:
-        table = loaded.table
-        state: str = loaded.info.state
+    for table in tables:
+        state: str = table.info.state
         if table.failed:
             state += f", {len(table.failed)} rows failed"
         claims = _counts([claim.verdict.partition(";")[0] for claim in judge_claims(table)])
-        texts = [loaded.name, table.experiment.question, _cell_counts(table), claims, state]
-        rows.append(Row(cells_of(texts), anchor=loaded.name))
+        texts = [table.name, table.experiment.question, _cell_counts(table), claims, state]
+        rows.append(Row(cells_of(texts), anchor=table.name))
     return Table(columns=columns_of(titles, is_text=True), rows=rows)
 
 
@@ -276,7 +255,7 @@ def _cell_counts(table: ResultTable) -> str:
     if not table.is_papers_model:
         return "other model"
     verdicts = []
-    for cell in table.cells.values():
+    for cell in table.cells:
         if cell.difference is not None:
             verdicts.append(cell.verdict or NOT_JUDGED)
     return _counts(verdicts)
@@ -286,23 +265,22 @@ def _counts(words: Iterable[str]) -> str:
     return ", ".join(f"{word}: {count}" for word, count in Counter(words).most_common())
 
 
-def _experiment(loaded: LoadedTable) -> dict[str, Any]:
+def _experiment(table: ResultTable) -> dict[str, Any]:
     """Return what the template shows of a table."""
-    table = loaded.table
     warnings = [text for text in table.run_notes if text.startswith("PARTIAL")]
     notes = [text for text in table.run_notes if text not in warnings]
-    if loaded.info.state != "finished":
-        warnings.append(f"The sweep is {loaded.info.state}: rows may be missing.")
-    warnings += [f"{name} has no numbers: {reason}" for name, reason in table.failed.items()]
+    if table.info.state != "finished":
+        warnings.append(f"The sweep is {table.info.state}: rows may be missing.")
+    warnings += failures_of(table)
     sections = column_sections(table)
     if table.experiment.claims:
         sections.insert(0, claims_section(table))
     return {
-        "name": loaded.name,
+        "name": table.name,
         "title": table.experiment.title,
         "question": table.experiment.question,
         "warnings": warnings,
         "notes": notes,
         "sections": sections,
-        "figure": figure_of(loaded.sweep, table),
+        "figure": figure_of(table),
     }

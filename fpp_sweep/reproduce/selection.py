@@ -6,11 +6,12 @@ import argparse
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from fpp_sweep.cli.flags import overrides
-from fpp_sweep.reproduce.experiments import Experiment, find, is_papers_model, names_in_precisions, shipped
+from fpp_sweep.reproduce.experiments import Experiment, find, is_papers_model, shipped
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import user_path
@@ -53,7 +54,6 @@ def select(args: argparse.Namespace) -> Selection:
     others = [find(name) for name in shipped() if ALL in args.table and name not in args.table]
     require_known_rows(args.methods, [*named, *others])
     precisions = requested_precisions(args)
-    rows = [name for row in args.methods for name in names_in_precisions(row, precisions)]
     experiments, spaces, notes = {}, {}, {}
     without_rows = []
     left_out: dict[str, None] = {}  # a line for each reason, though tables share datasets
@@ -61,9 +61,9 @@ def select(args: argparse.Namespace) -> Selection:
         if args.methods and not any(row.name in args.methods for row in experiment.rows):
             without_rows.append(experiment.name)
             continue
-        in_precisions = experiment.in_precisions(precisions)
+        in_precisions = replace(experiment, precisions=precisions)
         try:
-            selected = select_space(in_precisions, args, rows)
+            selected = select_space(in_precisions, args, args.methods)
         except InputError as error:
             if experiment in named:
                 raise
@@ -90,14 +90,14 @@ def folder_name_of(name: str | None, model: str) -> str:
 # --- precisions and rows ------------------------------------------------------------------------------
 
 
-def requested_precisions(args: argparse.Namespace) -> list[Precision]:
-    """Return the precisions of every row; empty: each row has that of its table."""
+def requested_precisions(args: argparse.Namespace) -> tuple[Precision | Literal[""], ...]:
+    """Return the precisions of every row; "" is that of the row's own settings."""
     if args.precision:
-        return list(dict.fromkeys(args.precision))
+        return tuple(dict.fromkeys(args.precision))
     is_set = any("precision" in assignment.partition("=")[0] for assignment in overrides(args))
     if is_papers_model(args.model) and not is_set:
-        return list(PAPERS_PRECISIONS)
-    return []
+        return PAPERS_PRECISIONS
+    return ("",)
 
 
 def require_known_rows(names: Sequence[str], experiments: Iterable[Experiment]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,9 @@ from fpp_sweep.reproduce.experiments import (
     Experiment,
     ExperimentColumn,
     ExperimentRow,
+    LineKey,
     PrintedNumber,
+    TableLine,
     experiment_of,
     find,
     is_papers_model,
@@ -59,13 +62,17 @@ SETTINGS_SHOWN = (
 
 Verdict = Literal["agrees", "differs", ""]
 NUMBERS = ("ours", "deviation_over_seeds", "low", "high", "difference")  # columns of table.csv
-COLUMNS = ("row", "column", "dataset", *NUMBERS[:4], "printed", "difference", "verdict", "model")
+COLUMNS = ("row", "precision", "column", "dataset", *NUMBERS[:4], "printed", "difference", "verdict", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultCell:
-    """A row's number in a column, on one dataset or on average."""
+    """A number of the table: of a row in one precision, in a column, on one dataset or on average."""
 
+    row: str = ""
+    precision: str = ""
+    column: str = ""
+    dataset: str = ""  # or the average over several
     value: float | None = None
     deviation: float | None = None  # over seeds; none: one seed
     seeds: int = 0
@@ -105,59 +112,36 @@ def values_by_seed(result: SplitResult, column: ExperimentColumn, datasets: Sequ
     """Return a column's mean over datasets for each seed; empty if the record has no values by seed."""
     values = {}
     for seed, scores in result.by_seed.items():
-        mean = _mean_score(scores, column.metric, datasets)
+        mean = _mean(scores.get(name, {}).get(column.metric) for name in datasets)
         if mean is not None:
             values[seed] = mean
     return values
 
 
-def _mean_score(scores: Mapping[str, Mapping[str, float]], metric: str, datasets: Sequence[str]) -> float | None:
-    """Return a metric's mean over datasets; None if one of them has no value."""
-    values = []
-    for name in datasets:
-        value = scores.get(name, {}).get(metric)
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean; None if a value is missing."""
+    present = []
+    for value in values:
         if value is None:
             return None
-        values.append(value)
-    return statistics.fmean(values)
+        present.append(value)
+    return statistics.fmean(present)
 
 
-def measured_cell(result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> ResultCell:
-    """Return a column's value over some datasets, with its standard deviation over seeds."""
+def _value(result: SplitResult, column: ExperimentColumn, dataset: str) -> float | None:
+    """Return a column's number on one dataset."""
     if column.metric in STAGES:
-        return ResultCell(value=_mean_seconds(result, column, datasets))
+        return result.costs.get(dataset, {}).get(column.metric.partition(".")[2])
     if column.of == "deviation":
-        return ResultCell(value=_mean_deviation(result, column, datasets))
-    value = _mean_score(result.datasets, column.metric, datasets)
-    if value is None:
-        return ResultCell()
-    by_seed = list(values_by_seed(result, column, datasets).values())
-    deviation = None
-    if len(by_seed) > 1:
-        deviation = statistics.stdev(by_seed)
-    return ResultCell(value=value, deviation=deviation, seeds=len(by_seed))
+        return _deviation(values_by_seed(result, column, [dataset]))
+    return result.datasets.get(dataset, {}).get(column.metric)
 
 
-def _mean_seconds(result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> float | None:
-    stage = column.metric.partition(".")[2]
-    total = 0.0
-    for name in datasets:
-        seconds = result.costs.get(name, {}).get(stage)
-        if seconds is None:
-            return None
-        total += seconds
-    return total / len(datasets)
-
-
-def _mean_deviation(result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> float | None:
-    """Return the standard deviation over seeds on each dataset, averaged over datasets."""
-    deviations = []
-    for name in datasets:
-        by_seed = values_by_seed(result, column, [name])
-        if len(by_seed) < 2:
-            return None
-        deviations.append(statistics.stdev(by_seed.values()))
-    return statistics.fmean(deviations)
+def _deviation(by_seed: Mapping[str, float]) -> float | None:
+    """Return the standard deviation over seeds; None of a single seed."""
+    if len(by_seed) < 2:
+        return None
+    return statistics.stdev(by_seed.values())
 
 
 # --- what the printed numbers are of ------------------------------------------------------------------
@@ -193,14 +177,22 @@ class ResultTable:
     """An experiment with its numbers. A scope is a dataset or an average over datasets."""
 
     experiment: Experiment
-    model: str
-    is_papers_model: bool
+    sweep: SweepFolder
+    info: SweepInfo
     scopes: Mapping[str, Sequence[str]]  # datasets of each scope; single datasets first
-    cells: Mapping[tuple[str, str, str], ResultCell]  # by row, column and scope
+    cells: Sequence[ResultCell]  # those that have a number, ours or the paper's
     run_notes: tuple[str, ...]  # sentences on models, data and settings
     samples: Mapping[str, SplitSamples]  # resampled metrics, by scope
-    failed: Mapping[str, str]  # row -> why it has no numbers
-    records: Mapping[tuple[str, str], TrialRecord]  # with results, by row and column
+    failed: Mapping[LineKey, str]  # why a line has no numbers
+    records: Mapping[tuple[LineKey, str], TrialRecord]  # with results, by line and column
+
+    @property
+    def name(self) -> str:
+        return self.sweep.path.name
+
+    @property
+    def is_papers_model(self) -> bool:
+        return is_papers_model(self.info.model)
 
     @property
     def datasets(self) -> list[str]:
@@ -218,47 +210,52 @@ class ResultTable:
             return AVERAGE
         return self.datasets[0]
 
-    def record(self, row: ExperimentRow) -> TrialRecord | None:
-        """Return the row's trial; the first one if columns have trials of their own."""
+    def record(self, line: LineKey) -> TrialRecord | None:
+        """Return the line's trial; the first one if columns have trials of their own."""
         for column in self.experiment.columns:
-            if (row.name, column.name) in self.records:
-                return self.records[row.name, column.name]
+            if (line, column.name) in self.records:
+                return self.records[line, column.name]
         return None
 
     @property
-    def rows(self) -> list[ExperimentRow]:
-        """The rows that have a number, ours or the paper's, or that failed."""
-        names = set(self.failed)
-        for row_name, _, _ in self.cells:
-            names.add(row_name)
-        return [row for row in self.experiment.rows if row.name in names]
+    def lines(self) -> list[TableLine]:
+        """The lines that have a number or that failed."""
+        keys = set(self.failed)
+        for cell in self.cells:
+            keys.add((cell.row, cell.precision))
+        return [line for line in self.experiment.lines if line.key in keys]
 
-    def cell(self, row: ExperimentRow, column: ExperimentColumn, scope: str) -> ResultCell:
-        return self.cells.get((row.name, column.name, scope), ResultCell())
+    @cached_property
+    def _cells_by_place(self) -> dict[tuple[LineKey, str, str], ResultCell]:
+        cells = {}
+        for cell in self.cells:
+            cells[(cell.row, cell.precision), cell.column, cell.dataset] = cell
+        return cells
+
+    def cell(self, line: LineKey, column: str, scope: str) -> ResultCell:
+        return self._cells_by_place.get((line, column, scope), ResultCell())
 
     @cached_property
     def tidy(self) -> Any:
-        """A data frame with a line for each row, column and scope: the lines of table.csv."""
+        """The cells as a data frame: the lines of table.csv."""
         lines = []
-        for row in self.rows:
-            for column in self.experiment.columns:
-                for scope in self.scopes:
-                    cell = self.cell(row, column, scope)
-                    lines.append(
-                        {
-                            "row": row.name,
-                            "column": column.name,
-                            "dataset": scope,
-                            "ours": cell.value,
-                            "deviation_over_seeds": cell.deviation,
-                            "low": cell.interval.low if cell.interval else None,
-                            "high": cell.interval.high if cell.interval else None,
-                            "printed": cell.printed.text if cell.printed else "",
-                            "difference": cell.difference,
-                            "verdict": cell.verdict if self.is_papers_model else "other model",
-                            "model": self.model,
-                        }
-                    )
+        for cell in self.cells:
+            lines.append(
+                {
+                    "row": cell.row,
+                    "precision": cell.precision,
+                    "column": cell.column,
+                    "dataset": cell.dataset,
+                    "ours": cell.value,
+                    "deviation_over_seeds": cell.deviation,
+                    "low": cell.interval.low if cell.interval else None,
+                    "high": cell.interval.high if cell.interval else None,
+                    "printed": cell.printed.text if cell.printed else "",
+                    "difference": cell.difference,
+                    "verdict": cell.verdict if self.is_papers_model else "other model",
+                    "model": self.info.model,
+                }
+            )
         return pandas.DataFrame(lines, columns=COLUMNS).astype(dict.fromkeys(NUMBERS, float))
 
 
@@ -293,10 +290,10 @@ def table_of(
     samples = {scope: average_over(measurements.samples, datasets) for scope, datasets in scopes.items()}
     return ResultTable(
         experiment=experiment,
-        model=info.model,
-        is_papers_model=is_papers_model(info.model),
+        sweep=folder,
+        info=info,
         scopes=scopes,
-        cells=_cells_of(experiment, info.model, space.work.limit, scopes, records, samples),
+        cells=list(_cells_of(experiment, info.model, space.work.limit, scopes, records, samples)),
         run_notes=(*run_notes, *_settings_sentences(info, space), *measurements.notes),
         samples=samples,
         failed=failed,
@@ -306,23 +303,23 @@ def table_of(
 
 def _records_of(
     experiment: Experiment, folder: SweepFolder, space: Space, checkpoints: Mapping[str, str]
-) -> tuple[dict[tuple[str, str], TrialRecord], dict[str, str]]:
-    """Return the trial behind each row and column, and why rows have none."""
+) -> tuple[dict[tuple[LineKey, str], TrialRecord], dict[LineKey, str]]:
+    """Return the trial behind each line and column, and why lines have none."""
     by_key = {record.key: record for record in folder.trials()}
     records = {}
     failed = {}
-    for row in experiment.rows:
-        if not row.can_run(checkpoints):
+    for line in experiment.lines:
+        if not line.row.can_run(checkpoints):
             continue
         for column in experiment.columns:
-            config = space.resolve(experiment.settings(row, column, checkpoints))
+            config = space.resolve(experiment.settings(line.row, column, checkpoints, line.precision))
             record = by_key.get(keys.config_key(config))
             if record is None:
                 continue
             if SPLIT in record.results:
-                records[row.name, column.name] = record
+                records[line.key, column.name] = record
             else:
-                failed[row.name] = record.reason or record.state
+                failed[line.key] = record.reason or record.state
     return records, failed
 
 
@@ -345,30 +342,39 @@ def _cells_of(
     model: str,
     limit: int | None,
     scopes: Mapping[str, Sequence[str]],
-    records: Mapping[tuple[str, str], TrialRecord],
+    records: Mapping[tuple[LineKey, str], TrialRecord],
     samples: Mapping[str, SplitSamples],
-) -> dict[tuple[str, str, str], ResultCell]:
-    """Return the cells that have a number, ours or the paper's, by row, column and scope."""
+) -> Iterator[ResultCell]:
+    """Yield the cells that have a number, ours or the paper's."""
     is_same_model = is_papers_model(model)
-    cells = {}
-    for scope, datasets in scopes.items():
-        prints_own_mean = _prints_own_mean(experiment, scope, datasets, is_same_model)
-        for row in experiment.rows:
-            for column in experiment.columns:
-                cell = ResultCell()
-                record = records.get((row.name, column.name))
-                if record is not None:
-                    cell = measured_cell(record.results[SPLIT], column, datasets)
-                    cell = replace(cell, interval=_interval(samples[scope], record, column))
-                printed = row.printed.get(column.name, {}).get(scope)
-                if prints_own_mean:
-                    printed = mean_printed(row, column, datasets)
-                if cell.value is None and printed is None:
-                    continue
-                cells[row.name, column.name, scope] = replace(
-                    cell, printed=printed, is_papers_model=is_same_model, has_all_images=limit is None
-                )
-    return cells
+    for line, column, scope in itertools.product(experiment.lines, experiment.columns, scopes):
+        datasets = scopes[scope]
+        cell = ResultCell(
+            row=line.row.name,
+            precision=line.precision,
+            column=column.name,
+            dataset=scope,
+            printed=line.row.printed.get(column.name, {}).get(scope),
+            is_papers_model=is_same_model,
+            has_all_images=limit is None,
+        )
+        if _prints_own_mean(experiment, scope, datasets, is_same_model):
+            cell = replace(cell, printed=mean_printed(line.row, column, datasets))
+        record = records.get((line.key, column.name))
+        if record is not None:
+            cell = _measured(cell, record.results[SPLIT], column, datasets)
+            cell = replace(cell, interval=_interval(samples[scope], record, column))
+        if cell.value is not None or cell.printed is not None:
+            yield cell
+
+
+def _measured(cell: ResultCell, result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> ResultCell:
+    """Return a cell with a column's value over some datasets, and its standard deviation over seeds."""
+    value = _mean(_value(result, column, name) for name in datasets)
+    if value is None or column.of == "deviation":
+        return replace(cell, value=value)
+    by_seed = values_by_seed(result, column, datasets)
+    return replace(cell, value=value, deviation=_deviation(by_seed), seeds=len(by_seed))
 
 
 def _prints_own_mean(experiment: Experiment, scope: str, datasets: Sequence[str], is_same_model: bool) -> bool:
@@ -422,4 +428,4 @@ def load_table(folder: SweepFolder) -> ResultTable:
         return table_of(find(folder.path.name), folder, {})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{file}: not readable ({error})") from error
-    return table_of(experiment.in_precisions(precisions), folder, checkpoints, run_notes)
+    return table_of(replace(experiment, precisions=tuple(precisions)), folder, checkpoints, run_notes)

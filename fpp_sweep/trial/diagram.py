@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from fpp_sweep.core.metrics import EDGES, Predictions, accuracy, expected_calibration_error
+from fpp_sweep.core.metrics import EDGES, Confidences, Predictions, accuracy, expected_calibration_error
 from fpp_sweep.spec.files import written_whole
-from fpp_sweep.spec.palette import BLUE, RED
+from fpp_sweep.spec.palette import BLUE, INK, RED
 
 DARK_GREY = "#555555"
 MAX_COLUMNS = 5  # panels in a row
@@ -37,12 +37,20 @@ Floats = NDArray[np.float64]
 
 def reliability_panels(datasets: Mapping[str, Predictions], path: Path, *, title: str) -> None:
     """Write a PNG with a reliability diagram for each dataset, side by side."""
+    figure = Figure(dpi=110)
+    draw_panels(figure, datasets, title=title)
+    _save(figure, path)
+
+
+def draw_panels(figure: Figure, datasets: Mapping[str, Predictions | Confidences], *, title: str = "") -> None:
+    """Draw a reliability diagram for each dataset, side by side, in a figure that takes the size of all."""
     columns = min(MAX_COLUMNS, len(datasets))
     rows = math.ceil(len(datasets) / columns)
     wrapped = textwrap.fill(title, 24 * columns)
     width = columns * PITCH + 0.6
     height = rows * (PITCH + 0.6) + 0.7 + 0.2 * wrapped.count("\n")
-    figure = Figure(figsize=(width, height), dpi=110)
+    figure.set_layout_engine("none")
+    figure.set_size_inches(width, height)
     # one pair of axes, in inches: with a pair for each panel, drawing takes most of a short trial's time
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
     axes.set_axis_off()
@@ -58,7 +66,6 @@ def reliability_panels(datasets: Mapping[str, Predictions], path: Path, *, title
     # the legend of a single panel must fit into the picture
     style: dict[str, Any] = {"handlelength": 1.2, "handletextpad": 0.4, "columnspacing": 1.0, "frameon": False}
     figure.legend(by_label.values(), by_label, loc="lower center", ncols=entries_per_row, fontsize="small", **style)
-    _save(figure, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ class Panel:
     left: float
     bottom: float
 
-    def draw(self, predictions: Predictions, name: str) -> None:
+    def draw(self, predictions: Predictions | Confidences, name: str) -> None:
         """Draw bars of accuracy, gaps to confidence and intervals; below them, the number of images of each bin."""
         bins = predictions.bins
         used = bins.counts[0] > 0
@@ -78,18 +85,18 @@ class Panel:
         confidence = bins.confidence[0][used] / counts
         left, right = EDGES[:-1][used], EDGES[1:][used]
         zeros = np.zeros(len(counts))
-        self._boxes(left, right, zeros, accuracies, facecolor=BLUE, edgecolor="black", linewidth=0.5, label="accuracy")
+        self._boxes(left, right, zeros, accuracies, facecolor=BLUE, edgecolor=INK, linewidth=0.5, label="accuracy")
         # the hatch shows the gap on grey prints
         gap = {"facecolor": (RED, 0.4), "edgecolor": RED, "hatch": "////", "linewidth": 0.5}
         self._boxes(left, right, accuracies, confidence, label="gap to confidence", **gap)
         centres = (left + right) / 2
         low, high = wilson_interval(bins.hits[0][used], counts)
         intervals = np.stack([np.stack([centres, low], axis=1), np.stack([centres, high], axis=1)], axis=1)
-        self._lines(intervals, color="black", linewidth=0.8, label="95 % of accuracy")
+        self._lines(intervals, color=INK, linewidth=0.8, label="95 % of accuracy")
         diagonal = [[(0, 0), (1, 1)]]
         self._lines(diagonal, color=DARK_GREY, linestyle="--", linewidth=1, label="perfect calibration")
         frame = [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 0), (0, 1)], [(1, 0), (1, 1)]]
-        self._lines(frame, color="black", linewidth=0.8)
+        self._lines(frame, color=INK, linewidth=0.8)
         share = counts / counts.max(initial=1)
         self._boxes(left, right, -0.02 - 0.06 * share, zeros - 0.02, facecolor=DARK_GREY)
         scores = f"accuracy {accuracy(predictions):.2f} %  ECE {expected_calibration_error(predictions):.2f} %"

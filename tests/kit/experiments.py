@@ -57,7 +57,8 @@ def write_experiment(
 ):
     """Write an experiment's sweep and return its table.
 
-    `results` has a result for each row, or the reason of its failure; `stats` has block statistics by row.
+    `results` has a result for each row, or for each row and precision, or the reason of a failure; `stats` has block
+    statistics by row.
     """
     overrides = [f"work.datasets=[{', '.join(datasets)}]", f"work.model={model}", "work.seeds=[0, 1]"]
     if limit is not None:
@@ -75,8 +76,9 @@ def write_experiment(
         )
     )
     for number, (name, result) in enumerate(results.items()):
-        row = next(row for row in experiment.rows if row.name == name)
-        config = space.resolve(experiment.settings(row, experiment.columns[0], {}))
+        key = name if isinstance(name, tuple) else (name, "")
+        line = next(line for line in experiment.lines if line.key == key)
+        config = space.resolve(experiment.settings(line.row, experiment.columns[0], {}, line.precision))
         fields = {"params": {}, "config": config.flat(), "key": keys.config_key(config), "values": None}
         if isinstance(result, SplitResult):
             record = trial(number, **fields, results={"test": result})

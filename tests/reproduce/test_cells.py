@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fpp_sweep.core.datasets import expand
+from fpp_sweep.reproduce.claims import judge_claims
 from fpp_sweep.reproduce.experiments import AVERAGE, PrintedNumber, find, shipped
 from fpp_sweep.reproduce.output import as_csv, as_text, write_table
 from fpp_sweep.reproduce.tables import WITHOUT, ResultCell
@@ -17,7 +18,6 @@ from tests.kit.measured import World
 
 SETS = ("dtd", "eurosat", "pets")
 MAIN = find("main")
-ACCURACY, ECE, SCE = MAIN.columns
 
 
 def metrics(accuracy, ece, sce=1.0, step=0.2):
@@ -42,7 +42,7 @@ def table(tmp_path_factory):
 
 
 def test_a_cell_has_the_mean_over_seeds_and_their_spread(table):
-    cell = table.cell(table.experiment.row("tpt"), ACCURACY, "dtd")
+    cell = table.cell(("tpt", ""), "accuracy", "dtd")
     assert (cell.value, cell.printed.text) == (pytest.approx(46.7), "46.7")
     assert cell.deviation == pytest.approx(0.2 / math.sqrt(2))
     assert cell.difference == pytest.approx(0)
@@ -50,26 +50,26 @@ def test_a_cell_has_the_mean_over_seeds_and_their_spread(table):
 
 
 def test_averages_are_with_and_without_eurosat(table):
-    own = table.experiment.row("fpp")
+    own = ("fpp", "")
     assert tuple(table.scopes) == (*SETS, AVERAGE, WITHOUT)
-    assert table.cell(own, ACCURACY, AVERAGE).value == pytest.approx(46.1 + 1)
-    assert table.cell(own, ACCURACY, WITHOUT).value == pytest.approx(46.1 + 1)  # the mean of 46.1 and 48.1
+    assert table.cell(own, "accuracy", AVERAGE).value == pytest.approx(46.1 + 1)
+    assert table.cell(own, "accuracy", WITHOUT).value == pytest.approx(46.1 + 1)  # the mean of 46.1 and 48.1
     # all datasets change equally between seeds, so the average has the deviation of a single dataset
-    assert table.cell(own, ACCURACY, AVERAGE).deviation == pytest.approx(0.2 / math.sqrt(2))
+    assert table.cell(own, "accuracy", AVERAGE).deviation == pytest.approx(0.2 / math.sqrt(2))
 
 
 def test_the_average_of_fewer_datasets_is_compared_with_the_printed_numbers_of_these(table):
     """The printed average is of ten datasets: our average of three may be far from it, and yet agree."""
-    own = table.experiment.row("fpp")
-    assert table.cell(own, ECE, AVERAGE).printed.value == pytest.approx((7.52 + 5.19 + 2.63) / 3)
-    assert table.cell(own, ECE, WITHOUT).printed.value == pytest.approx((7.52 + 2.63) / 2)
+    own = ("fpp", "")
+    assert table.cell(own, "ece", AVERAGE).printed.value == pytest.approx((7.52 + 5.19 + 2.63) / 3)
+    assert table.cell(own, "ece", WITHOUT).printed.value == pytest.approx((7.52 + 2.63) / 2)
 
 
 def test_the_average_of_all_datasets_is_compared_with_the_printed_average(tmp_path):
     datasets = expand("fine_grained")
     table = write_experiment(tmp_path, MAIN, datasets, {"fpp": two_seed_result(datasets, metrics(46.0, 7.4))})
-    assert table.cell(MAIN.row("fpp"), ECE, AVERAGE).printed.text == "4.13"
-    assert table.cell(MAIN.row("fpp"), ECE, WITHOUT).printed.value == pytest.approx(4.01, abs=0.005)
+    assert table.cell(("fpp", ""), "ece", AVERAGE).printed.text == "4.13"
+    assert table.cell(("fpp", ""), "ece", WITHOUT).printed.value == pytest.approx(4.01, abs=0.005)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_one_true_cell_in_twenty_differs_by_chance():
 
 def test_numbers_of_another_model_are_not_compared(tmp_path):
     table = write_experiment(tmp_path, MAIN, SETS, {"tpt": two_seed_result(SETS, metrics(46.6, 21.0))}, model="tiny")
-    cell = table.cell(table.experiment.row("tpt"), ACCURACY, "dtd")
+    cell = table.cell(("tpt", ""), "accuracy", "dtd")
     assert (cell.printed.text, cell.difference, cell.verdict) == ("46.7", None, "")
     text = as_text(table)
     assert "other model" in text
@@ -116,21 +116,43 @@ def test_deviations_and_costs_have_separate_columns(tmp_path):
     datasets = ("caltech101", "cars", "dtd", "flowers102", "food101")  # of the table
     moved = {"fpp": two_seed_result(datasets, metrics(46.0, 7.4))}
     table = write_experiment(tmp_path / "seeds", seeds, datasets, moved)
-    cell = table.cell(table.experiment.row("fpp"), seeds.columns[0], AVERAGE)
+    cell = table.cell(("fpp", ""), seeds.columns[0].name, AVERAGE)
     assert cell.value == pytest.approx(0.2 / math.sqrt(2))
     assert cell.printed.text == "0.13"
     seconds = {"eurosat": {"pretrain": 9.0, "adapt": 100.0}, "sun397": {"pretrain": 300.0, "adapt": 900.0}}
     stats = World(64, datasets=tuple(seconds)).block_stats(0.6, 0.1, seeds=(0, 1))
     spent = {"fpp": replace(result_from_stats(stats), costs=seconds)}
     table = write_experiment(tmp_path / "costs", costs, tuple(seconds), spent, stats={"fpp": stats})
-    cell = table.cell(table.experiment.row("fpp"), costs.columns[0], "sun397")
+    cell = table.cell(("fpp", ""), costs.columns[0].name, "sun397")
     assert (cell.value, cell.printed.text, cell.verdict) == (300.0, "621", "")
+
+
+def test_precision_is_an_axis_of_the_grid_and_claims_are_about_the_first(tmp_path):
+    results = {
+        ("zero_shot", "float32"): two_seed_result(SETS, metrics(44.0, 8.0)),
+        ("fpp", "float32"): two_seed_result(SETS, metrics(46.0, 7.4)),
+        ("zero_shot", "fp16"): two_seed_result(SETS, metrics(44.0, 8.0)),
+        ("fpp", "fp16"): two_seed_result(SETS, metrics(43.0, 7.4)),
+    }
+    experiment = replace(MAIN, precisions=("fp16", "float32"))
+    (block, *_) = experiment.space(overrides=["work.datasets=[dtd]"], checkpoints={}).grid
+    assert block["precision"] == ("fp16", "float32")
+    table = write_experiment(tmp_path, experiment, SETS, results)
+    assert [table.cell(("fpp", precision), "accuracy", "dtd").value for precision in experiment.precisions] == [
+        pytest.approx(43.1), pytest.approx(46.1)
+    ]  # fmt: skip
+    rows = csv.DictReader(io.StringIO(as_csv(table)))
+    ours = {(line["row"], line["precision"]) for line in rows if line["ours"]}
+    assert ours == set(results)
+    text = as_text(table)
+    assert text.index("FPP, fp16") < text.index("FPP, float32")
+    assert judge_claims(table)[0].numbers.startswith("-1.00")
 
 
 def test_every_cell_is_a_line_of_the_csv(table):
     rows = list(csv.DictReader(io.StringIO(as_csv(table))))
     cells = {(line["row"], line["column"], line["dataset"]): line for line in rows}
-    assert len(rows) == 5 * 3 * len(table.scopes)
+    assert len(cells) == len(rows) == len(table.cells) == 5 * 3 * len(table.scopes)
     assert cells["tpt", "accuracy", "dtd"]["ours"] == "46.7"
     assert cells["tpt", "accuracy", "dtd"]["verdict"] == "agrees"
     assert cells["fpp", "ece", AVERAGE]["verdict"] == "differs"
@@ -140,7 +162,7 @@ def test_every_cell_is_a_line_of_the_csv(table):
 def test_a_number_of_fewer_images_than_the_printed_one_is_not_judged(tmp_path):
     """The test is about seeds on the same images; the images that --limit leaves out have a part in the difference."""
     limited = write_experiment(tmp_path, MAIN, SETS, {"tpt": two_seed_result(SETS, metrics(40.0, 21.0))}, limit=200)
-    assert limited.cell(limited.experiment.row("tpt"), ACCURACY, "dtd").verdict == ""
+    assert limited.cell(("tpt", ""), "accuracy", "dtd").verdict == ""
     assert "(fewer images)" in as_text(limited)
 
 

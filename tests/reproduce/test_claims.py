@@ -62,7 +62,7 @@ def test_claims_are_judged_like_an_answer_by_one_family_of_tests(tmp_path):
     claims = [better("tpt", "zero_shot"), better("ctpt", "zero_shot"), better("tpt", "ctpt", column="ece")]
     sides = {"zero_shot": (0.60, 0.1), "tpt": (0.625, 0.12), "ctpt": (0.61, 0.14)}
     table = table_with(tmp_path, claims, sides)
-    names = {row: table.records[row, "accuracy"].name for row in sides}
+    names = {row: table.records[(row, ""), "accuracy"].name for row in sides}
     samples = measure(SweepFolder(tmp_path), list(table.records.values()), "test", ["accuracy", "ece"]).samples
     family = {}
     for metric, pairs in (("accuracy", [("tpt", "zero_shot"), ("ctpt", "zero_shot")]), ("ece", [("tpt", "ctpt")])):
@@ -81,7 +81,7 @@ def test_claims_are_judged_like_an_answer_by_one_family_of_tests(tmp_path):
 def test_a_row_of_one_seed_decides_no_claim(tmp_path):
     table = table_with(tmp_path, [better("fpp", "zero_shot")], {"zero_shot": (0.6, 0.1), "fpp": (0.7, 0.1)})
     assert verdicts(table) == ["holds"]
-    name = table.records["fpp", "accuracy"].name
+    name = table.records[("fpp", ""), "accuracy"].name
     of_one_seed = {}
     for scope, samples in table.samples.items():
         record = samples.records[name]

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.experiments import ExperimentFigure, find, load
 from fpp_sweep.reproduce.figures import figure_of, write_figure
 from tests.kit.experiments import two_seed_result, write_experiment, write_predictions
@@ -30,7 +29,7 @@ EVERY_FIGURE = ["flatness_ece", "sharpness_groups", "reliability", "lambda", "va
 
 
 def write_experiment_with_samples(path, name, rows=("tpt", "fpp"), **changes):
-    """Write an experiment with samples of two seeds; return its folder and its table."""
+    """Write an experiment with samples of two seeds; return its table."""
 
     def metrics(index):
         return lambda name, seed: {"accuracy": 50.0 + index, "ece": 8.0 - index + seed, "sharpness": 1.0 + index + seed,
@@ -40,29 +39,28 @@ def write_experiment_with_samples(path, name, rows=("tpt", "fpp"), **changes):
     table = write_experiment(
         path, experiment, SETS, {row: two_seed_result(SETS, metrics(index)) for index, row in enumerate(rows)}
     )
-    folder = SweepFolder(path)
     for number in range(len(rows)):
         for seed in (0, 1):
-            write_predictions(folder, f"trial-{number:04d}", "dtd", seed, **DTD)
-            write_predictions(folder, f"trial-{number:04d}", "pets", seed, **PETS)
-    return folder, table
+            write_predictions(table.sweep, f"trial-{number:04d}", "dtd", seed, **DTD)
+            write_predictions(table.sweep, f"trial-{number:04d}", "pets", seed, **PETS)
+    return table
 
 
-def figure_lines(folder):
-    return list(csv.DictReader(io.StringIO((folder.report / "figure.csv").read_text())))
+def figure_lines(table):
+    return list(csv.DictReader(io.StringIO((table.sweep.report / "figure.csv").read_text())))
 
 
 @pytest.mark.parametrize("name", short_and_long(EVERY_FIGURE, lambda name: name in ("lambda", "sharpness_groups")))
 def test_every_figure_embeds_its_fonts_and_is_reproducible(tmp_path, name):
     experiment = find(name)
-    folder, table = write_experiment_with_samples(tmp_path, name, [row.name for row in experiment.rows][:3])
-    write_figure(folder, table)
-    Image.open(folder.report / "figure.png").verify()
-    document = (folder.report / "figure.pdf").read_bytes()
+    table = write_experiment_with_samples(tmp_path, name, [row.name for row in experiment.rows][:3])
+    write_figure(table)
+    Image.open(table.sweep.report / "figure.png").verify()
+    document = (table.sweep.report / "figure.pdf").read_bytes()
     assert b"/FontFile2" in document
     assert b"/Type3" not in document
-    assert figure_lines(folder)
-    again = figure_of(folder, table)
+    assert figure_lines(table)
+    again = figure_of(table)
     assert again.to_bytes("pdf") == document
     assert again.to_svg() == again.to_svg()
     assert again.to_svg().startswith('<svg role="img" aria-label="')
@@ -71,9 +69,9 @@ def test_every_figure_embeds_its_fonts_and_is_reproducible(tmp_path, name):
 
 
 def test_groups_are_thirds_of_each_dataset_by_sharpness_then_averaged(tmp_path):
-    folder, table = write_experiment_with_samples(tmp_path, "sharpness_groups")
-    write_figure(folder, table)
-    own = {(line["dataset"], line["group"]): line for line in figure_lines(folder) if line["row"] == "fpp"}
+    table = write_experiment_with_samples(tmp_path, "sharpness_groups")
+    write_figure(table)
+    own = {(line["dataset"], line["group"]): line for line in figure_lines(table) if line["row"] == "fpp"}
     assert [float(own["dtd", group]["ece"]) for group in ("low", "medium", "high")] == pytest.approx([40, 25, 40])
     assert [float(own["pets", group]["ece"]) for group in ("low", "medium", "high")] == [0, 0, 100]
     assert [float(own["average", group]["ece"]) for group in ("low", "medium", "high")] == pytest.approx([20, 12.5, 70])
@@ -84,8 +82,8 @@ def test_groups_are_thirds_of_each_dataset_by_sharpness_then_averaged(tmp_path):
 
 
 def test_reliability_pools_the_seeds_of_each_dataset(tmp_path):
-    folder, table = write_experiment_with_samples(tmp_path, "main")
-    figure = figure_of(folder, replace(table, experiment=replace(table.experiment, figure=RELIABILITY)))
+    table = write_experiment_with_samples(tmp_path, "main")
+    figure = figure_of(replace(table, experiment=replace(table.experiment, figure=RELIABILITY)))
     lines = figure.data.to_dict("records")
     assert {(line["row"], line["dataset"]) for line in lines} == {
         ("tpt", "dtd"),
@@ -108,29 +106,29 @@ def test_reliability_pools_the_seeds_of_each_dataset(tmp_path):
 
 
 def test_a_scatter_has_a_point_for_each_row_and_dataset_and_their_mean(tmp_path):
-    folder, table = write_experiment_with_samples(tmp_path, "flatness_ece")
-    write_figure(folder, table)
+    table = write_experiment_with_samples(tmp_path, "flatness_ece")
+    write_figure(table)
     points = {
-        (line["row"], line["dataset"]): (float(line["sharpness"]), float(line["ece"])) for line in figure_lines(folder)
+        (line["row"], line["dataset"]): (float(line["sharpness"]), float(line["ece"])) for line in figure_lines(table)
     }
     assert points == {
         **{("tpt", column): (1.5, 8.5) for column in (*SETS, "mean")},
         **{("fpp", column): (2.5, 7.5) for column in (*SETS, "mean")},
     }
-    scatter = figure_of(folder, table)
+    scatter = figure_of(table)
     assert "Over all 4 points, ECE: Pearson r -1.00, Spearman rho -1.00." in scatter.caption
     for title in ("TPT", "FPP"):  # the legend
         assert scatter.to_svg().count(f">{title}<") == 1
 
 
 def test_lines_have_the_deviation_over_seeds_and_rules_are_horizontal_lines(tmp_path):
-    folder, table = write_experiment_with_samples(tmp_path, "lambda", ("lambda_0", "lambda_2", "rule_15"))
-    write_figure(folder, table)
-    points = {(line["row"], line["column"]): line for line in figure_lines(folder)}
+    table = write_experiment_with_samples(tmp_path, "lambda", ("lambda_0", "lambda_2", "rule_15"))
+    write_figure(table)
+    points = {(line["row"], line["column"]): line for line in figure_lines(table)}
     ece = points["lambda_2", "ece"]
     assert (ece["fpp.gamma1"], ece["fpp.gamma2"], float(ece["value"])) == ("2", "0", 7.5)
     assert float(ece["deviation"]) == pytest.approx(0.5**0.5, abs=1e-5)
-    picture = figure_of(folder, table).to_svg()
+    picture = figure_of(table).to_svg()
     assert "fpp.gamma2 = 0" in picture
     assert "1 + 15 / K" in picture
     assert "fpp.gamma2 = 15" not in picture
@@ -139,7 +137,7 @@ def test_lines_have_the_deviation_over_seeds_and_rules_are_horizontal_lines(tmp_
 @pytest.mark.parametrize("name", ["flatness_ece", "sharpness_groups", "reliability", "lambda"])
 def test_without_numbers_and_samples_there_is_no_figure(tmp_path, name):
     table = write_experiment(tmp_path, find(name), SETS, {})
-    write_figure(SweepFolder(tmp_path), table)
+    write_figure(table)
     assert not (tmp_path / "report").exists()
 
 
@@ -153,7 +151,7 @@ def test_texts_of_figures_are_escaped_and_drawn_literally(tmp_path):
     table = write_experiment(
         tmp_path / "mine", experiment, SETS, {"a": two_seed_result(SETS, lambda name, seed: {"ece": 1.0})}
     )
-    drawing = figure_of(SweepFolder(tmp_path / "mine"), table)
+    drawing = figure_of(table)
     assert "&lt;/svg&gt;&lt;script&gt;$x^2$ 🙂" in drawing.to_svg()
     Image.open(io.BytesIO(drawing.to_bytes("png"))).verify()
 

@@ -7,7 +7,6 @@ import pytest
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.measurements import read_block_stats
 from fpp_sweep.records.records import FINAL
-from fpp_sweep.report.answer_section import difference_table
 from fpp_sweep.report.comparison import compare, trial_entries
 from fpp_sweep.reproduce.claims import judge_claims
 from fpp_sweep.reproduce.experiments import Claim, find
@@ -36,20 +35,6 @@ def answer_of(folder):
 def marks_of(folder):
     """Return the marks of the answer by finalist, baseline and metric."""
     return {pair: difference.mark for pair, difference in answer_of(folder).differences.items()}
-
-
-def test_a_pair_has_the_same_verdict_in_the_table_of_the_answer(folder):
-    answer = answer_of(folder)
-    table = difference_table(answer)
-    rows = iter(table.rows)
-    styles = {"+": "good", "-": "bad", "": ""}
-    for finalist in answer.finalists:
-        for metric in METRICS:
-            cells = list(next(rows).cells[2:])
-            cells.pop(1)  # the column with the half width of the interval
-            for baseline, cell in zip(answer.baselines, cells, strict=True):
-                mark = answer.differences[finalist, baseline, metric].mark
-                assert (cell.mark, cell.style) == ("*" if mark else "", styles[mark])
 
 
 def test_a_pair_has_the_same_verdict_in_a_comparison(folder):
