@@ -43,7 +43,7 @@ def difference_table(answer: Answer) -> Table:
     for index, baseline in enumerate(answer.baselines):
         columns.append(Column(label_of(baseline)))
         if index == 0:
-            columns.append(Column("±", drop_rank=1))
+            columns.append(Column("±", is_optional=True))
     rows: list[Row] = []
     for finalist in answer.finalists:
         shown_name = finalist  # in the first of its rows

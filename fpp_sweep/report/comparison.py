@@ -89,9 +89,9 @@ class Entry:
         return self.sweep.statistics.front.marks.get(self.record.name, [])
 
     @property
-    def identity(self) -> object:
-        """A value that a trial has in several sweeps if they measured the same."""
-        return self.record.key, self.sweep.info.model_digest, self.record.values
+    def identity(self) -> tuple[str, str]:
+        """A value that a record has in several sweeps if its settings and its model are the same."""
+        return self.record.key, self.sweep.info.model_digest
 
     @property
     def artifacts(self) -> Path:
@@ -178,7 +178,8 @@ def pairs_of(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
 
 
 def _are_rivals(first: Entry, second: Entry) -> bool:
-    if first.sweep is second.sweep or first.identity == second.identity:
+    is_same = first.identity == second.identity and first.record.values == second.record.values
+    if first.sweep is second.sweep or is_same:
         return False
     return not set(first.marks).isdisjoint(second.marks)
 
@@ -236,7 +237,7 @@ def trial_entries(folder: SweepFolder, names: Sequence[str]) -> list[Entry]:
 def sweep_entries(folders: Sequence[SweepFolder]) -> list[Entry]:
     """Return the marked trials of each sweep's front, then the baselines; one that several sweeps have only once."""
     trials = []
-    baselines: dict[object, Entry] = {}
+    baselines: dict[tuple[str, str, str], Entry] = {}
     for label, folder in labelled(folders).items():
         sweep = LoadedSweep.of(label, folder)
         front = sweep.statistics.front
@@ -245,47 +246,21 @@ def sweep_entries(folders: Sequence[SweepFolder]) -> list[Entry]:
             raise InputError(f"{label}: {front.why_empty}")
         trials += [Entry(f"{label}/{member.label}", member, sweep) for member in marked]
         for baseline in front.baselines:
-            baselines.setdefault(_identity(baseline, sweep), Entry(baseline.label, baseline, sweep))
-    return [*trials, *_distinguished(list(baselines.values()))]
-
-
-def _identity(baseline: TrialRecord, sweep: LoadedSweep) -> object:
-    return baseline.name, baseline.key, sweep.info.model_digest
-
-
-def _distinguished(baselines: Sequence[Entry]) -> list[Entry]:
-    """Return baselines whose labels are unique: a second one of a label is named after its sweep, too."""
-    by_label: dict[str, Entry] = {}
-    for entry in baselines:
-        label = entry.label
-        if label in by_label:
-            label = f"{entry.sweep.label}/{label}"
-        by_label[label] = Entry(label, entry.record, entry.sweep)
-    return list(by_label.values())
+            entry = Entry(f"{label}/{baseline.label}", baseline, sweep)
+            baselines.setdefault((baseline.name, *entry.identity), entry)
+    return [*trials, *baselines.values()]
 
 
 def labelled(folders: Sequence[SweepFolder]) -> dict[str, SweepFolder]:
-    """Return sweeps by name; where two have one name, by as many folders of their paths as tell them apart."""
-    paths = [folder.path.resolve() for folder in folders]
-    by_label = {}
-    for folder, path in zip(folders, paths, strict=True):
-        if paths.count(path) > 1:
-            raise InputError(f"{path}: is given twice; give different sweeps")
-        by_label[_shortest_label(path, paths)] = folder
+    """Return sweeps by name, or by path where two have one name."""
+    names = [folder.path.resolve().name for folder in folders]
+    by_label: dict[str, SweepFolder] = {}
+    for folder, name in zip(folders, names, strict=True):
+        label = name if names.count(name) == 1 else str(folder.path.resolve())
+        if label in by_label:
+            raise InputError(f"{label}: is given twice; give different sweeps")
+        by_label[label] = folder
     return by_label
-
-
-def _shortest_label(path: Path, paths: Sequence[Path]) -> str:
-    """Return the last parts of a path that no other path ends with.
-
-    >>> _shortest_label(Path("/a/sweeps/far"), [Path("/a/sweeps/far"), Path("/b/sweeps/far"), Path("/b/far")])
-    'a/sweeps/far'
-    """
-    for size in range(1, len(path.parts)):
-        endings = [candidate.parts[-size:] for candidate in paths]
-        if endings.count(path.parts[-size:]) == 1:
-            return "/".join(path.parts[-size:])
-    return str(path)
 
 
 # --- shared images ------------------------------------------------------------------------------------

@@ -88,11 +88,11 @@ def _columns(
         columns.append(Column("support", is_text=True))
     columns.append(Column("remarks", is_text=True))
     if has_drift:
-        columns.append(Column("drift", drop_rank=1))
+        columns.append(Column("drift", is_optional=True))
     for key, values in searched.items():
         # None: a condition of the space leaves the setting out
         has_text = any(value is not None and not is_number(value) for value in values)
-        columns.append(Column(key, is_text=has_text, drop_rank=1))
+        columns.append(Column(key, is_text=has_text, is_optional=True))
     return columns
 
 

@@ -49,12 +49,9 @@ def importances(info: SweepInfo, front: Front, index: int) -> dict[str, float]:
 def _ped_anova(study: Study) -> dict[str, float]:
     """Return Optuna's PED-ANOVA, without scikit-learn: other evaluators of Optuna load it, which takes seconds."""
     modules: dict[str, Any] = sys.modules
-    is_hidden = "sklearn" not in modules
-    if is_hidden:
-        modules["sklearn"] = None  # an import of it fails, which Optuna allows
-    try:
-        from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances  # while it is hidden
-    finally:
-        if is_hidden:
-            del modules["sklearn"]
+    sklearn = modules.setdefault("sklearn", None)  # an import of None fails, which Optuna allows
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances  # while it is hidden
+
+    if sklearn is None:
+        del modules["sklearn"]
     return get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(target_quantile=BEST_SHARE))

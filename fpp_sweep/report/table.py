@@ -4,7 +4,7 @@ A caller describes columns and rows once; the renderers escape what their output
 
     table = Table(
         title="Results",
-        columns=[Column("trial", is_text=True), Column("accuracy", group="test"), Column("minutes", drop_rank=1)],
+        columns=[Column("trial", is_text=True), Column("accuracy", group="test"), Column("minutes", is_optional=True)],
         rows=[Row([Cell("trial-0001"), Cell("71.00", interval="[70.1, 71.9]", mark="*"), Cell("3.5")])],
         notes=["* p < 0.05"],
     )
@@ -61,7 +61,7 @@ class Column:
     title: str
     group: str = ""  # heading above neighbouring columns of one group
     is_text: bool = False  # aligned to the left and wrapped between words; other columns hold numbers
-    drop_rank: int = 0  # on a narrow terminal the columns with the highest rank go first; 0 always stays
+    is_optional: bool = False  # left out if a terminal is too narrow, the last one first
 
     @property
     def heading(self) -> str:
@@ -178,13 +178,13 @@ def group_spans(groups: Sequence[str]) -> Iterator[tuple[str, int, int]]:
             start = stop
 
 
-def columns_of(titles: Iterable[str], *, group: str = "", is_text: bool = False, drop_rank: int = 0) -> list[Column]:
+def columns_of(titles: Iterable[str], *, group: str = "", is_text: bool = False) -> list[Column]:
     """Return columns that differ in their titles only.
 
     >>> columns_of(["accuracy", "ece"], group="test")[1].heading
     'test: ece'
     """
-    return [Column(title, group=group, is_text=is_text, drop_rank=drop_rank) for title in titles]
+    return [Column(title, group=group, is_text=is_text) for title in titles]
 
 
 def cells_of(texts: Iterable[str]) -> list[Cell]:
@@ -206,11 +206,11 @@ def to_text(table: Table, width: int = DEFAULT_WIDTH) -> str:
     """Return the table as lines of at most `width` terminal columns.
 
     Intervals stand beside the values, below them if the table is too wide, and are left out if it still is. Then the
-    columns with a `drop_rank` are left out. A table that is still too wide is continued below itself, with the first
+    optional columns are left out. A table that is still too wide is continued below itself, with the first
     column again. A note names what is left out.
 
     >>> table = Table(
-    ...     columns=[Column("trial", is_text=True), Column("accuracy"), Column("minutes", drop_rank=1)],
+    ...     columns=[Column("trial", is_text=True), Column("accuracy"), Column("minutes", is_optional=True)],
     ...     rows=[Row([Cell("trial-0001"), Cell("71.00", interval="[70.1, 71.9]", mark="*"), Cell("3.5")])],
     ... )
     >>> print(to_text(table))
@@ -244,11 +244,10 @@ def _fitting_lines(table: Table, width: int) -> Iterator[str]:
     left_out = []
     if placement == "hidden":
         left_out.append("intervals")
-    droppable = [text_column for text_column in columns if text_column.column.drop_rank]
-    droppable.sort(key=lambda text_column: text_column.column.drop_rank)
-    while droppable and _least_width(columns) > width:
-        columns.remove(droppable[-1])
-        left_out.append(droppable.pop().column.heading)
+    optional = [text_column for text_column in columns if text_column.column.is_optional]
+    while optional and _least_width(columns) > width:
+        columns.remove(optional[-1])
+        left_out.append(optional.pop().column.heading)
     shown: list[_TextColumn] = []
     for column in columns:
         if len(shown) > 1 and _least_width([*shown, column]) > width:

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from fpp_sweep.records.answer import statistics_of_samples
 from fpp_sweep.records.front import front_of
-from fpp_sweep.report.figures import StaticFigure, axis_titles, draw_front, front_figures, write_front_picture
+from fpp_sweep.report.figures import StaticFigure, axis_titles, draw_front, front_figures
 from fpp_sweep.report.plots import front_plots
 from tests.kit.names import TPT, ZERO_SHOT
-from tests.kit.records import ACCURACY, ECE, NLL, all_baselines, below_floor, sweep_info, trial
+from tests.kit.records import ACCURACY, ECE, all_baselines, below_floor, sweep_info
 
 
 def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampled_fronts(far):
@@ -88,12 +87,6 @@ def test_a_trial_below_the_floor_stands_at_the_edge_of_the_frame(far):
             assert not any(front.is_below_floor(record) for record in points.records)
 
 
-def test_a_picture_without_trials_below_the_floor_has_no_frame(far):
-    information, statistics = far
-    (figure,) = front_figures(information, replace(statistics, front=replace(statistics.front, infeasible=())))
-    assert figure.frame is None
-
-
 def test_trials_that_are_all_below_the_floor_are_shown():
     """Six baselines alone would make a frame, and the trial would be an outlier beside them."""
     information = sweep_info()
@@ -101,16 +94,6 @@ def test_trials_that_are_all_below_the_floor_are_shown():
     statistics = statistics_of_samples(information, front, {})
     (figure,) = front_figures(information, statistics)
     assert figure.frame is None
-
-
-@pytest.mark.parametrize(("objectives", "panels"), [((ACCURACY,), 1), ((ACCURACY, ECE), 1), ((ACCURACY, ECE, NLL), 3)])
-def test_the_picture_has_a_panel_for_each_pair_of_objectives(tmp_path, objectives, panels):
-    info = sweep_info(objectives, name="n" * 100)
-    records = [*all_baselines(objectives), *(trial(number, objectives=objectives) for number in range(3))]
-    statistics = statistics_of_samples(info, front_of(info, records), {})
-    write_front_picture(tmp_path / "front.png", info, statistics)
-    with Image.open(tmp_path / "front.png") as image:
-        assert image.size == (960 * panels, 720)  # 6.4 x 4.8 inches with 150 dots each
 
 
 def test_a_letter_that_the_font_lacks_gives_no_warning():

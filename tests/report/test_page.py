@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 
 from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.records.records import IMPORTED
 from fpp_sweep.records.trial_files import write_reliability
 from fpp_sweep.report.html import plotly_script
 from fpp_sweep.report.writing import write_report
@@ -100,17 +99,6 @@ def page_data(report):
     """Return the data that the page's scripts read: charts and sections of trials, by name."""
     packed = re.search(r'<script type="text/plain" id="page-data">(.*?)</script>', text_of(report))[1]
     return json.loads(gzip.decompress(base64.b64decode(packed)))
-
-
-def table_of_trials(report):
-    """Return the headings and, by name of the trial, the texts of the cells."""
-    table = text_of(report).partition('id="all-trials">')[2].partition("</table>")[0]
-    heads = re.findall(r"<th[^>]*>([^<]*)</th>", table.partition("</thead>")[0])
-    rows = {}
-    for row in table.split("<tr")[2:]:
-        cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, flags=re.S)
-        rows[re.search(r'data-trial="(.*?)"', row)[1]] = [re.sub(r"<.*?>", "", cell).strip() for cell in cells]
-    return heads, rows
 
 
 @pytest.fixture(scope="module")
@@ -202,21 +190,6 @@ def test_the_page_of_a_sweep_whose_driver_was_killed_says_that_it_stopped(tmp_pa
     assert re.search(r">stopped without notice; started 2026-11-20 .* UTC, last change 20\d\d-.* UTC\. ", page)
     for text in (", as of", "at this rate", "running; started"):
         assert text not in page
-
-
-def test_the_table_has_records_of_every_state_the_best_first_with_remarks_and_reasons(tmp_path):
-    stopped = failed(3, "lower after 2 of 5 datasets", state="stopped")
-    imported = replace(baseline("theirs", 60.0, 5.0), started=0.0, origin=IMPORTED)
-    dominated, best, broken = trial(0, 60.0, 9.0), trial(1, 72.0, 3.0), trial(2, 73.0, constraints={"ece": 1.0})
-    waiting = failed(4, None, state="waiting")
-    records = [*all_baselines()[:1], imported, dominated, best, broken, stopped, waiting]
-    heads, rows = table_of_trials(report_of(tmp_path, sweep_info(), records))
-    assert heads == ["trial", "remarks", "accuracy", "ece", "fpp.gamma2", "fpp.class_var"]
-    assert list(rows)[:3] == ["trial-0001", "trial-0000", "trial-0002"]
-    assert set(rows) == {record.name for record in records}
-    assert rows["trial-0001"][1:] == ["best accuracy, best ece, knee", "72.00", "3.00", "0.17", "x0.1"]
-    assert rows["trial-0003"][1] == "stopped, lower after 2 of 5 datasets"
-    assert rows["trial-0004"][1] == "waiting"
 
 
 # --- charts -------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fpp_sweep.report.progress import cost_sentences, counts_of_states, progress_line, state_sentence
+from fpp_sweep.report.progress import cost_sentences, counts_of_states, state_sentence
 from tests.kit.records import baseline, failed, sweep_info, trial, write_sweep
 
 RECORDS = [baseline("tpt", 69.0, 9.8), trial(0), trial(1)]
@@ -42,15 +42,6 @@ def test_states_are_counted_of_trials_alone_and_rare_states_only_if_there_are_an
     records = [baseline("tpt", 69.0, 9.8), *(trial(number, state=state) for number, state in enumerate(states))]
     assert counts_of_states(records) == ("1 trial finished, 2 failed, 3 running, 1 stopped, 1 waiting, 1 interrupted")
     assert counts_of_states(records[:3]) == "1 trial finished, 1 failed, 0 running"
-
-
-def test_progress_counts_ended_trials_and_the_share_of_the_whole():
-    records = [trial(0), failed(1), failed(2, state="stopped"), failed(3, state="running")]
-    limited = sweep_info(state="running", space={"search": {"trials": 7}})
-    line = "3 trials ended, as of 1970-01-01 00:01 UTC"
-    assert progress_line(limited, records, 60.0) == f"{line}, 43 % done, about 3:20 left"
-    endless = sweep_info(state="running", space={"search": {}})
-    assert progress_line(endless, records, 60.0) == line
 
 
 def test_costs_count_every_ended_record_and_the_time_until_the_last_one():

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from fpp_sweep.report.formatting import cut, labelled_lines, wrap_words
 from fpp_sweep.report.plots import plot_text
-from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of, tex, to_latex, to_markdown, to_text
+from fpp_sweep.report.table import Cell, Column, Row, Table, tex, to_latex, to_markdown, to_text
 from fpp_sweep.spec.errors import escaped
 
 HOSTILE = "<b>|&%\x1b[2J"
@@ -22,7 +21,11 @@ def front_like_table(datasets=("val", "test")):
     columns = [Column("trial", is_text=True)]
     for dataset in datasets:
         columns += [Column("accuracy", group=dataset), Column("ece", group=dataset)]
-    columns += [Column("remarks", is_text=True), Column("fpp.gamma2", drop_rank=2), Column("minutes", drop_rank=1)]
+    columns += [
+        Column("remarks", is_text=True),
+        Column("fpp.gamma2", is_optional=True),
+        Column("minutes", is_optional=True),
+    ]
     rows = []
     for name in NAMES:
         cells = [Cell(name)]
@@ -31,10 +34,6 @@ def front_like_table(datasets=("val", "test")):
         cells += [Cell("likely, best accuracy, best ece, knee of the front"), Cell("0.15"), Cell("12.5")]
         rows.append(Row(cells, starts_group=name == "zero_shot"))
     return Table(title="front of a sweep", columns=columns, rows=rows, notes=["* p < 0.05"])
-
-
-def widths(text):
-    return [cell_len(line) for line in text.splitlines()]
 
 
 # letters, a space, a letter of two columns, characters that terminals and markup read
@@ -48,7 +47,7 @@ cells = st.builds(
 )
 titles = st.text("ab0. \x1b[|%<", max_size=25)  # sentences count a letter of two columns as one
 columns = st.builds(
-    Column, titles, group=st.sampled_from(["", "val"]), is_text=st.booleans(), drop_rank=st.integers(0, 2)
+    Column, titles, group=st.sampled_from(["", "val"]), is_text=st.booleans(), is_optional=st.booleans()
 )
 
 
@@ -74,7 +73,7 @@ def test_text_fits_its_width_is_printable_and_loses_nothing(table, width):
     shown = [table.title, *table.notes]
     for index, column in enumerate(table.columns):
         shown.append(escaped(column.title))  # of a column that is left out, the note has the title
-        if column.drop_rank == 0:
+        if not column.is_optional:
             for row in table.rows:
                 cell = row.cells[index]
                 shown += [escaped(cell.text), cell.mark, *cell.below.values()]
@@ -91,18 +90,6 @@ def test_a_wide_text_has_every_interval_and_a_line_for_each_row(table):
     assert len(lines) == 3 + any(table.groups) + n_lines  # title, heads, note
 
 
-@pytest.mark.parametrize("datasets", [("val", "test"), tuple(f"dataset{number}" for number in range(11))])
-@pytest.mark.parametrize("width", [40, 80, 120, 200])
-def test_text_fits_the_terminal_and_breaks_no_word(datasets, width):
-    table = front_like_table(datasets)
-    text = to_text(table, width)
-    assert max(widths(text)) <= width
-    words = set(text.split())
-    for row in table.rows:
-        for cell in row.cells[:-2]:
-            assert set(cell.text.split()) <= words | {word.rstrip("*") for word in words}
-
-
 def test_intervals_move_below_the_values_and_are_dropped_as_the_width_shrinks():
     table = front_like_table()
     assert "trial-0002  71.00* [70.1, 71.9]  4.20" in to_text(table, 200)
@@ -112,52 +99,11 @@ def test_intervals_move_below_the_values_and_are_dropped_as_the_width_shrinks():
     assert "not shown: intervals, " in to_text(table, 60)
 
 
-def test_columns_are_dropped_by_rank_and_named_in_a_note():
-    columns = [Column("trial", is_text=True), Column("second", drop_rank=2), Column("first", drop_rank=1)]
-    table = Table(columns=columns, rows=[Row([Cell("a"), Cell("1"), Cell("2")])])
-    assert to_text(table, 20) == "trial  second  first\na           1      2"
-    assert to_text(table, 19) == "trial  first\na          2\nnot shown: second"
-    assert to_text(table, 11) == "trial\na\nnot shown:\n  second,\n  first"
-
-
-def test_values_marks_and_intervals_are_aligned_in_their_columns():
-    cells = [Cell("+3.4", interval="[2.1, 4.7]", mark="*"), Cell("-12.9", interval="[-20.1, -5.7]"), Cell("-")]
-    rows = [Row([Cell(f"trial{number}"), cell]) for number, cell in enumerate(cells)]
-    table = Table(columns=[Column("trial", is_text=True), Column("accuracy")], rows=rows)
-    assert to_text(table).splitlines() == [
-        "trial               accuracy",
-        "trial0   +3.4*    [2.1, 4.7]",
-        "trial1  -12.9  [-20.1, -5.7]",
-        "trial2      -",
-    ]
-
-
-def test_lines_below_a_value_have_their_label_in_the_first_column():
-    cells = [Cell("a less b"), Cell("+3.4", interval="[2.1, 4.7]", below={"p": "0.03"}), Cell("1.0", below={"q": "x"})]
-    table = Table(columns=[Column("", is_text=True), Column("accuracy"), Column("ece")], rows=[Row(cells)])
-    assert to_text(table, 26).splitlines()[1:] == [
-        "a less b        +3.4  1.0",
-        "  95 %    [2.1, 4.7]",
-        "  p             0.03",
-        "  q                     x",
-    ]
-    assert "| p | 0.03 |  |" in to_markdown(table)
-    assert r"\quad p & 0.03 &  \\" in to_latex(table)
-
-
 def test_a_wide_table_continues_below_with_its_first_column():
     text = to_text(front_like_table(("dataset1", "dataset2", "dataset3")), 40)
     heads = [line.split() for line in text.splitlines() if line.startswith("trial ")]
     assert sum(head.count("accuracy") for head in heads) == 3
     assert text.count("trial-0002") == len(heads) > 1
-
-
-def test_sentences_wrap_between_words_and_long_names_lose_their_middle():
-    sentence = "best accuracy, knee of a front"
-    assert " ".join(line.strip() for line in wrap_words(sentence, 14, indent=2)) == sentence
-    assert "".join(wrap_words("w" * 30, 14)) == "w" * 30
-    assert labelled_lines("question", "", 40, indent=10) == ["question  "]
-    assert cut("a" * 30 + "b" * 30, 5) == "aa…bb"
 
 
 def test_a_row_of_another_length_is_refused():
@@ -179,32 +125,11 @@ def test_every_output_escapes_hostile_texts(render):
         assert not re.search(r"(?<!\\)%", text)
 
 
-def test_groups_are_headings_above_their_columns():
-    table = front_like_table()
-    _, groups, heads, *_ = to_text(table, 200).splitlines()
-    assert groups.split() == ["val", "val", "test", "test"]
-    assert [groups.index("val") + 3, groups.rindex("test") + 4] == [
-        heads.index("accuracy") + 8,
-        heads.rindex("ece") + 3,
-    ]
-    assert r"\multicolumn{2}{c}{test}" in to_latex(table)
-    assert "| trial | val: accuracy | val: ece | test: accuracy |" in to_markdown(table)
-
-
 def test_a_table_without_rows_has_its_title_and_notes():
     table = Table(title="a_b", notes=["50 %"])
     assert to_text(table) == "a_b\n50 %"
     assert to_markdown(table) == "## a_b\n\n- 50 %"
     assert to_latex(table) == "% A_b. 50 %."
-
-
-def test_latex_has_minus_signs_instead_of_hyphens():
-    assert tex("-1.5 a-b") == "$-$1.5 a-b"
-
-
-def test_a_note_that_begins_with_a_star_is_no_nested_list_in_markdown():
-    table = Table.of_strings(["dataset"], [["dtd"]], notes=["* p < 0.05"])
-    assert to_markdown(table).rstrip().endswith("\n- \\* p < 0.05")
 
 
 def test_quotes_in_names_are_drawn_as_they_are():
@@ -218,6 +143,20 @@ def grouped_table():
         Row([Cell("z"), Cell("1.0", below={"p": "0.5"}), Cell("2.0"), Cell("3")], starts_group=True),
     ]
     return Table(title="made of two", columns=columns, rows=rows, notes=["a note", "* below 0.05"])
+
+
+def test_text_has_groups_above_heads_and_lines_below_values():
+    assert to_text(grouped_table()).splitlines() == [
+        "made of two",
+        "               val  val",
+        "trial            a    b  n",
+        "x|y    1.0* [0, 2]  2.0  3",
+        "",
+        "z      1.0          2.0  3",
+        "  p            0.5",
+        "a note",
+        "* below 0.05",
+    ]
 
 
 def test_markdown_has_a_heading_a_line_for_each_row_and_a_list_of_notes():
@@ -270,22 +209,3 @@ def test_latex_has_rules_under_groups_and_between_parts_and_a_caption_of_sentenc
 )
 def test_latex_escapes_what_it_would_interpret(text, shown):
     assert tex(text) == shown
-
-
-def test_a_table_of_strings_has_text_in_the_columns_that_it_names():
-    table = Table.of_strings(["a", "b", "c"], [["1", "2", "3"]], title="t", notes=["n"], text_columns=(0, 2))
-    assert [column.is_text for column in table.columns] == [True, False, True]
-    assert [column.is_text for column in Table.of_strings(["a", "b"], []).columns] == [True, False]
-    assert (table.title, table.notes, table.groups) == ("t", ["n"], ["", "", ""])
-
-
-def test_columns_have_the_group_and_the_rank_of_all():
-    columns = columns_of(["a", "b"], group="test", is_text=True, drop_rank=2)
-    assert columns == [Column(title, group="test", is_text=True, drop_rank=2) for title in "ab"]
-
-
-def test_the_lines_below_the_values_of_a_row_are_labelled_in_the_order_of_their_cells():
-    row = Row([Cell("a"), Cell("1", below={"p": "0.1", "n": "3"}), Cell("2", below={"q": "5", "p": "0.2"})])
-    assert row.labels == ["p", "n", "q"]
-    assert not row.has_interval
-    assert Row([Cell("a"), Cell("1", interval="[0, 2]")]).has_interval
