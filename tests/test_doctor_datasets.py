@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -33,13 +34,9 @@ def rows(text: str) -> dict[str, list[str]]:
     return {line.split()[0]: line.split()[1:] for line in lines}
 
 
-def notes(text: str, name: str) -> str:
-    """Return the indented lines below a dataset's row."""
-    lines = text.splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith(f"{name} ")) + 1
-    below = lines[start:]
-    end = next((number for number, line in enumerate(below) if not line.startswith(" ")), len(below))
-    return "\n".join(line.strip() for line in below[:end])
+def problems(text: str) -> list[str]:
+    """Return the problems below the table, each with its datasets."""
+    return [" ".join(problem.split()) for problem in re.split(r"\n    (?! )", text)[1:]]
 
 
 def test_the_table_shows_found_datasets_and_the_expected_paths_of_missing_ones(
@@ -58,14 +55,17 @@ def test_the_table_shows_found_datasets_and_the_expected_paths_of_missing_ones(
     assert table["pets"] == ["yes", "3", "9", "3", "6"]
     assert table["aircraft"] == ["yes", "4", "12", "4", "8"]
     assert table["food101"] == ["no", "-", "-", "-", "-"]
-    problem = "split file food-101/split_zhou_Food101.json is not there; add it, or correct its path"
-    assert notes(text, "food101") == problem
-    assert notes(text, "pets") == "test: 6 images, but 3669 were published"
     assert table["eurosat"] == ["yes", "3", "-", "3", "6"]
-    assert "train: 1 of 9 images are not in eurosat/2750, such as zebra/zebra_4.jpg" in notes(text, "eurosat")
     assert table["dtd"] == ["no", "-", "-", "-", "-"]
-    assert "val: dtd/split_zhou_DescribableTextures.json has no 'val' split" in notes(text, "dtd")
-    assert "test: 1 of 3 images are not in dtd/images" in notes(text, "dtd")
+    found = "\n".join(problems(text))
+    for problem in (
+        "food101: split file food-101/split_zhou_Food101.json is not there; add it, or correct its path",
+        "pets: test: 6 images, but 3669 were published",
+        "eurosat: train: 1 of 9 images are not in eurosat/2750, such as zebra/zebra_4.jpg",
+        "dtd: val: dtd/split_zhou_DescribableTextures.json has no 'val' split",
+        "dtd: test: 1 of 3 images are not in dtd/images",
+    ):
+        assert problem in found
 
 
 def test_a_problem_of_several_datasets_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,8 +106,8 @@ def test_files_without_an_image_suffix_are_counted(tmp_path: Path, capsys: pytes
     for name in ("cat/1.heic", "dog/2.heic", "dog/notes", ".cache"):
         write_image(tmp_path / "photos" / name)
     assert exit_status("--datasets", f"zoo={tmp_path}/photos") == 0
-    text = " ".join(notes(capsys.readouterr().out, "zoo").split())
-    assert text == "ignored files: 2 .heic, 1 without suffix; convert the images among them to PNG or JPEG"
+    (text,) = problems(capsys.readouterr().out.rpartition("\n")[0].rpartition("\n")[0])
+    assert text == "zoo: ignored files: 2 .heic, 1 without suffix; convert the images among them to PNG or JPEG"
 
 
 def test_the_datasets_of_a_space_are_requested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 from fpp_sweep.cli.command import terminal_width
 from fpp_sweep.report.table import Table, to_text
-from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MANIFEST, MAX_HANDWRITTEN_BYTES, read_own
 from fpp_sweep.spec.messages import printable, readable_size
@@ -41,11 +40,6 @@ class CacheEntry:
     def holds_tasks(self) -> bool:
         return self.folder.parent.name == TASKS
 
-    @property
-    def has_other_format(self) -> bool:
-        """Return whether the features are in a format that this version does not read."""
-        return bool(self.manifest) and not self.holds_tasks and self.manifest.get("format") != keys.FEATURES
-
     def unused_part(self, age: float, now: float) -> CacheEntry | None:
         """Return what was not used for `age` seconds: single files of finished tasks, else the whole entry or None."""
         if not self.holds_tasks:
@@ -69,8 +63,6 @@ class CacheEntry:
     def _views(self) -> str:
         if not self.manifest:
             return "no readable manifest"
-        if self.has_other_format:
-            return f"not used, of another format: {self.manifest.get('format')}"
         area = f"{self.manifest.get('min_area')}-{self.manifest.get('max_area')}"
         words = [f"{self.manifest.get('count')} of area {area}"]
         words += [kind for kind in ("augmix", "flip") if self.manifest.get(kind)]

@@ -30,8 +30,8 @@ from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import Bar
 
-WIDTH = 100  # columns of a terminal, for the problems
-ONE_LINE_PER_ROW = 10_000  # columns: rows are short, and problems stand below theirs
+WIDTH = 100  # columns of a terminal
+PROBLEMS = textwrap.TextWrapper(WIDTH, "    ", "      ", break_long_words=False, break_on_hyphens=False)
 IMAGES_AT_ONCE = 256  # images that wait to be decoded; a queue of all of ImageNet's would fill the memory
 REMEDY_OF_SHARED = "take these images out of one of the two splits"
 HEADINGS = ("dataset", "found", "classes", *SPLITS)
@@ -155,33 +155,17 @@ def _counts_by_suffix(files: Collection[str]) -> str:
 
 
 def dataset_table(surveys: Sequence[DatasetSurvey], root: str | None) -> str:
-    """Return a row for each dataset with its problems below; paths are relative to the data root.
-
-    A problem that several datasets have is given once, at the end.
-    """
+    """Return a row for each dataset, and each problem with the datasets that have it; paths start at the data root."""
     datasets_by_problem: dict[str, list[str]] = {}
     for survey in surveys:
         for problem in [*survey.faults(), *survey.notes()]:
             datasets_by_problem.setdefault(problem, []).append(survey.name)
-    table = Table.of_strings(HEADINGS, [survey.cells() for survey in surveys], text_columns=(0, 1))
-    heading, *rows = to_text(table, ONE_LINE_PER_ROW).splitlines()
-    lines = [heading]
+    lines = [to_text(Table.of_strings(HEADINGS, [survey.cells() for survey in surveys], text_columns=(0, 1)), WIDTH)]
     if root is not None:
         lines.insert(0, f"data root: {escaped(root)}")
-    for survey, row in zip(surveys, rows, strict=True):
-        lines.append(row)
-        for problem in [*survey.faults(), *survey.notes()]:
-            if len(datasets_by_problem[problem]) == 1:
-                lines += _indented(problem)
     for problem, names in datasets_by_problem.items():
-        if len(names) > 1:
-            lines += _indented(f"{', '.join(names)}: {problem}")
+        lines += PROBLEMS.wrap(escaped(f"{', '.join(names)}: {problem}"))
     return "\n".join(lines)
-
-
-def _indented(text: str) -> list[str]:
-    wrapper = textwrap.TextWrapper(WIDTH, "    ", "    ", break_long_words=False, break_on_hyphens=False)
-    return wrapper.wrap(escaped(text))
 
 
 def unreadable_images(surveys: Sequence[DatasetSurvey]) -> tuple[list[str], int]:
