@@ -33,7 +33,7 @@ from fpp_sweep.space.objectives import FLOOR, Objective
 from fpp_sweep.space.work import DEFAULT_FLOOR
 from fpp_sweep.statistics.block_stats import BlockStats, StatsBySeed, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import NO_MAP, SplitSamples, sample_record
-from fpp_sweep.statistics.paired import corrected_differences
+from fpp_sweep.statistics.paired import Difference, corrected_differences
 
 METRICS = ("accuracy", "ece")
 OBJECTIVES = ("accuracy", "smooth_ece")  # of a simulated sweep
@@ -446,6 +446,12 @@ def resampled(
     return SplitSamples("test", images, records)
 
 
+def tested_difference(samples: SplitSamples, first: str, second: str, metric: str) -> Difference | None:
+    """Return the difference of two records as a family of its own; None if they are too near to calibration."""
+    differences = corrected_differences(samples, [(first, second)], [metric])
+    return differences[0] if differences else None
+
+
 def run_power(sweeps: int, images: int) -> None:
     shapes = {1: (1, 1), 12: (1, 6), 36: (3, 6), 72: (6, 6)}  # comparisons: finalists, baselines
     for spread in (0.0, 0.002, 0.005, 0.01):
@@ -502,9 +508,8 @@ def run_margin(sweeps: int, images: int) -> None:
             }
             ruled_out = Count()
             for seed in range(sweeps):
-                samples = sampled(truths, images, seed)
-                _, difference_in_ece = corrected_differences(samples, [("trial", "zero_shot")], METRICS)
-                ruled_out.add(difference_in_ece.excludes_loss_beyond(margin_of("ece", {})))
+                paired = tested_difference(sampled(truths, images, seed), "trial", "zero_shot", "ece")
+                ruled_out.add(paired is not None and paired.excludes_loss_beyond(margin_of("ece", {})))
             cells.append(f"a true loss of {loss:g}: {ruled_out}")
         print(f"| ECE of zero-shot {TRUE.of(Truth(gap=gap))['ece']:.1f} | {' | '.join(cells)} |", flush=True)
 
@@ -546,9 +551,9 @@ def run_spread(sweeps: int, images: int) -> None:
                 "wide": uniform_confidences(generator, images, WIDE_RANGE, wide_error),
             }
             samples = resampled(tables, ["ece"], tables)
-            (difference,) = corrected_differences(samples, [("narrow", "wide")], ["ece"])
-            significant.add(difference.is_significant)
-            ruled_out.add(difference.excludes_loss_beyond(margin_of("ece", {})))
+            paired = tested_difference(samples, "narrow", "wide", "ece")
+            significant.add(paired is not None and paired.is_significant)
+            ruled_out.add(paired is not None and paired.excludes_loss_beyond(margin_of("ece", {})))
         kind = f"{narrow[0]:g} to {narrow[1]:g}, true ECE {100 * narrow_error:.1f} and {100 * wide_error:.1f}"
         print(f"| confidences {kind} | significant {significant} | a loss beyond 1 ruled out {ruled_out} |", flush=True)
 
@@ -571,6 +576,7 @@ def uniform_confidences(
 POINT_OF_ECE = 0.0111  # a gap that is larger by this share has an ECE that is larger by one point
 PLATEAU = Truth(accuracy_spread=0.003, gap_spread=0.003)  # a trial that equals zero-shot
 FAILING = Truth(gap=0.07, accuracy_spread=0.003, gap_spread=0.003, failing=0.33)  # a gain, but for seeds that fail
+UNSTEADY = Truth(0.02, BASE_GAP, 0.005, 0.005), Truth(accuracy_spread=0.005, gap_spread=0.005)  # two points, and none
 RULE_CASES: dict[str, tuple[dict[str, Truth], Truth, Truth]] = {  # baselines that differ, the first trial, five others
     "nothing differs": ({}, PLATEAU, PLATEAU),
     "trials equal zero-shot, TPT's ECE is 2.1 worse": (
@@ -582,6 +588,7 @@ RULE_CASES: dict[str, tuple[dict[str, Truth], Truth, Truth]] = {  # baselines th
     "a third of the seeds of one trial fail": ({}, FAILING, PLATEAU),
     "trials lose 1.25 of accuracy, gain 4 of ECE": ({}, *2 * (Truth(-0.0125, 0.06, 0.005, 0.005),)),
     "one trial gains 2 of accuracy": ({}, replace(PLATEAU, accuracy=0.02), PLATEAU),
+    "the same, seeds differ by 0.5": ({}, *UNSTEADY),
     "one trial gains 1 of both, TPT's ECE is 1 worse": (
         {"baseline-tpt": Truth(0.003, BASE_GAP + POINT_OF_ECE)},
         replace(PLATEAU, accuracy=0.01, gap=BASE_GAP - POINT_OF_ECE),
