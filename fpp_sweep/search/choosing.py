@@ -6,44 +6,30 @@ from collections.abc import Sequence
 
 from fpp_sweep.records.answer import MAX_COMPARED
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, keeps_constraints, values_of
-from fpp_sweep.records.measurements import measure, resampled_metrics
+from fpp_sweep.records.front import Front, keeps_constraints
+from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.recommendation import chances, split_by_testable
 from fpp_sweep.records.records import FINAL, TrialRecord
-from fpp_sweep.space.objectives import metrics_of
-from fpp_sweep.spec import catalogue
-from fpp_sweep.statistics.front_support import Support, front_support
-from fpp_sweep.statistics.paired import seed_variances
-
-UNKNOWN_SUPPORT = Support("uncertain", share=0.0)
 
 
 def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[TrialRecord]:
     """Return the trials that run in the final stage, at most `count`: members of the front and its closest rivals.
 
     Front members with a mark (the knee, the best in an objective) come first. Then the order is by the chance of a
-    recommendation (see `chances`), then front members before rivals, then support and trade-off. Rivals that no
-    resample has on the front are left out.
+    recommendation (see `chances`), then front members before rivals, then by trade-off.
 
     Trials with the settings of a baseline are left out, because the baseline runs anyway. Of trials with equal settings
     or equal results the first one is chosen.
     """
-    candidates = _candidates(front)
-    supports = supports_of(folder, front, candidates, front.search_split)
+    candidates = front.by_trade_off(_candidates(front))
     by_name = chances_on(folder, front, candidates, front.search_split)
-    contenders = []
-    for record in front.by_trade_off(candidates):
-        if record in front.members or supports.get(record.name, UNKNOWN_SUPPORT).share > 0:
-            contenders.append(record)
 
-    def rank(record: TrialRecord) -> tuple[bool, tuple[float, float], bool, float]:
+    def rank(record: TrialRecord) -> tuple[bool, tuple[float, float], bool]:
         """Return a sort key: the smallest key comes first, trials with equal keys stay in the order of trade-off."""
-        has_mark = bool(front.marks.get(record.name))
-        support = supports.get(record.name, UNKNOWN_SUPPORT)
-        is_rival = record not in front.members
-        return (not has_mark, by_name[record.name], is_rival, -support.share)
+        has_no_mark = not front.marks.get(record.name)
+        return (has_no_mark, by_name[record.name], record not in front.members)
 
-    return _first_by_results(sorted(contenders, key=rank), front.search_split)[:count]
+    return _first_by_results(sorted(candidates, key=rank), front.search_split)[:count]
 
 
 def _candidates(front: Front) -> list[TrialRecord]:
@@ -92,17 +78,3 @@ def chances_on(
     metrics, _ = split_by_testable(front.objectives)
     samples = measure(folder, [*front.baselines, *trials], split, metrics).samples
     return chances(samples, trials, front.baselines, metrics, folder.info().margins)
-
-
-def supports_of(folder: SweepFolder, front: Front, records: Sequence[TrialRecord], split: str) -> dict[str, Support]:
-    """Return the support of trials for the front of `records` on a split, by trial name.
-
-    Empty if an objective cannot be resampled: by that objective, any trial may be on the front.
-    """
-    metrics = metrics_of(front.objectives)
-    names_without_dataset = {catalogue.parts_of(metric).of_average for metric in metrics}
-    if set(resampled_metrics(metrics)) != names_without_dataset:
-        return {}
-    samples = measure(folder, records, split, metrics).samples
-    values = {record.name: values_of(record) for record in records}
-    return dict(front_support(samples, values, metrics, seed_variances(samples, metrics)).trials)

@@ -43,9 +43,7 @@ def plan_with(size=200, seeds=(0,)):
         (200, 1000, 500, (200, 700)),
         (200, 200, None, None),
         (200, 230, None, None),  # fewer images are left than a batch has
-        (20, 60, None, (20, 40)),
         (200, 1000, 50, (200, 250)),  # fewer than a batch, as requested
-        (200, 230, 50, None),
     ],
 )
 def test_fresh_images_follow_those_of_the_search(used, available, images, expected):
@@ -121,7 +119,6 @@ SIDES = {
     "trial-0002": (0.62, 0.08),  # on the front
     "trial-0003": (0.618, 0.081),  # cannot be distinguished from the front
     "trial-0004": (0.50, 0.00),  # well calibrated, but far below zero-shot
-    "trial-0005": (0.57, 0.20),  # clearly beaten
 }
 
 
@@ -277,12 +274,6 @@ def test_an_imported_baseline_does_not_run_after_the_search(searched_folder):
     assert set(names) == {"trial-0002", "trial-0003"}
 
 
-def test_finalists_are_chosen_only_after_the_last_trial_of_the_search(searched_folder):
-    jobs = Jobs(searched_folder)
-    assert jobs.next(running=[Job("trial-0009", "val")]) is None
-    assert jobs.next() is not None
-
-
 def test_a_record_has_one_running_job_at_a_time(searched_folder):
     """Each job writes the whole record: of two at once, the second to end would erase the result of the first."""
     jobs = Jobs(searched_folder)
@@ -333,12 +324,6 @@ def test_a_search_on_the_test_split_ends_with_the_final_stage(tmp_path):
     names = [f"baseline-{TPT}", f"baseline-{ZERO_SHOT}", "trial-0002", "trial-0003"]
     assert sorted(jobs) == [(name, FINAL) for name in names]
     assert Jobs(folder, "search.split=test", has_final_stage=False).run_all() == []
-
-
-def test_without_a_final_stage_the_front_is_tested(searched_folder):
-    jobs = Jobs(searched_folder, "search.finalists={seeds: 1}", has_final_stage=False).run_all()
-    names = [name for name, split in jobs if split == "test" and name.startswith("trial")]
-    assert names == ["trial-0002"]
 
 
 def test_a_raised_budget_starts_the_choice_of_finalists_again(searched_folder):
