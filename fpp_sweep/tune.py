@@ -5,7 +5,7 @@ Ray cluster of this machine. Trials are compared on the validation split. Finali
 with the baselines on the test split. If a sweep is interrupted, --resume NAME continues it.
 
     python -m fpp_sweep.tune --list-spaces
-    python -m fpp_sweep.tune --space perturb --set fpp.gamma2=0.3 search.sampler=nsga2
+    python -m fpp_sweep.tune --space perturb --set fpp.gamma2=0.3 search.sampler=random
     python -m fpp_sweep.tune --space search_spaces/perturb.yaml --model ViT-B-16/openai --data-root DATA \\
         --datasets fine_grained --address auto
 """

@@ -174,7 +174,6 @@ class TrialRecord:
     drift: Number | None = None  # of a pretraining, the largest on the search split; see core.fpp
     attempt: Whole = 1
     seconds_without_result: Number = 0.0  # seconds that workers spent on attempts that gave no result
-    generation: Whole | None = None  # generation of NSGA-II
     outside: bool = False  # True if the space that is asked now does not hold the trial, or lists no such baseline
 
     @property

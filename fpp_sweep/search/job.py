@@ -46,14 +46,14 @@ class TrialStopped(Exception):
 class LoggingExecutor:
     """A trial's executor that logs each result and raises TrialStopped once `steer` stops the trial.
 
-    The driver has obeyed the first `commands_read` commands.
+    The first `answered` commands have an answer, so they say nothing about this run of the trial.
     """
 
     executor: Executor
     log: Path
     folder: SweepFolder
     trial: str
-    commands_read: int
+    answered: int
     worker_seconds: list[float] = field(default_factory=list)  # one number for each result
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
@@ -70,12 +70,12 @@ class LoggingExecutor:
                 yield task, result
 
     def _raise_if_stopped(self) -> None:
-        for command in self.folder.commands()[self.commands_read :]:
+        for command in self.folder.commands()[self.answered :]:
             if command.kind == "stop" and command.words[0] == self.trial:
                 raise TrialStopped(STOPPED_BY_STEER)
 
 
-def run_job(context: TrialContext, name: str, split: str, order: int, commands_read: int = 0) -> None:
+def run_job(context: TrialContext, name: str, split: str, order: int, answered: int = 0) -> None:
     """Run a trial on a split, and record its result or why it has none.
 
     Raise OSError if the disk fails, which says nothing about the trial.
@@ -84,7 +84,7 @@ def run_job(context: TrialContext, name: str, split: str, order: int, commands_r
     record = folder.trial(name)
     log = folder.artifacts(name) / "log.txt"
     write_line(log, f"{name} begins on {split}: config {record.key}, attempt {record.attempt}")
-    executor = LoggingExecutor(context.executor, log, folder, name, commands_read)
+    executor = LoggingExecutor(context.executor, log, folder, name, answered)
     outcome, details = "complete", ""
     try:
         record = _run(context, record, split, executor, order)

@@ -21,24 +21,7 @@ from fpp_sweep.spec.errors import InputError, type_and_message
 # finished trials before a sampler has enough to learn from; the published points count, the rest is random
 TPE_STARTUP_TRIALS = 8
 GP_STARTUP_TRIALS = 4  # better than 2 and 8 (studies/samplers.md)
-MAX_FITTED_TRIALS = 200  # trials that the model is fitted to: the cost grows with the cube of their number
 MAX_TRIALS_WITHOUT_VALUES = 8  # trials whose settings are avoided because they gave no values: the latest ones
-POPULATION_SIZE = 16  # population of NSGA-II: a sweep has tens to hundreds of trials, not thousands
-
-
-class NSGAIISampler(samplers.NSGAIISampler):
-    """NSGA-II with parents always in the order in which the study has them.
-
-    Optuna's own class selects the parents for the first trial of a generation and stores them in the study. It returns
-    them as selected to this trial, and in the study's order to later ones.
-    """
-
-    def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
-        super().get_parent_population(study, generation)  # selects and stores them
-        return super().get_parent_population(study, generation)
-
-
-GENERATION_KEY = NSGAIISampler._get_generation_key()  # in a trial's system attributes; Optuna has no public name
 
 
 def stream_seed(seed: int, stream: str) -> int:
@@ -55,8 +38,6 @@ def build_sampler(search: Search, stream: str) -> BaseSampler:
     match search.sampler:
         case "tpe":
             return samplers.TPESampler(seed=seed, n_startup_trials=TPE_STARTUP_TRIALS, multivariate=True, group=True)
-        case "nsga2":
-            return NSGAIISampler(seed=seed, population_size=POPULATION_SIZE)
         case "gp":
             return GaussianProcessSampler(
                 seed=seed, n_startup_trials=GP_STARTUP_TRIALS, warn_independent_sampling=False
@@ -70,7 +51,7 @@ def build_sampler(search: Search, stream: str) -> BaseSampler:
 
 
 class GaussianProcessSampler(samplers.GPSampler):
-    """Optuna's GPSampler with five additions.
+    """Optuna's GPSampler with four additions.
 
     Settings are random until the finished trials outnumber the running ones. A model of so few trials proposes
     worse settings than chance if seeds differ as much as settings do (studies/samplers.md).
@@ -84,8 +65,6 @@ class GaussianProcessSampler(samplers.GPSampler):
 
     Trials that collapsed before they had values count as finished ones with mean values that break the gate: the model
     learns the gate's border from them.
-
-    The model is fitted to at most MAX_FITTED_TRIALS trials: the Pareto front, and a random choice of the others.
     """
 
     # Optuna has no public method that takes the trials which its model is fitted to
@@ -108,7 +87,7 @@ class GaussianProcessSampler(samplers.GPSampler):
             else:
                 collapsed.append(trial)
         avoided = [*without_values[-MAX_TRIALS_WITHOUT_VALUES:], *running_trials]
-        fitted = self._trials_to_fit(study, [*completed_trials, *_as_bad_trials(collapsed, completed_trials)])
+        fitted = [*completed_trials, *_as_bad_trials(collapsed, completed_trials)]
         if not any(_is_feasible(trial) for trial in fitted):
             with_all_settings = []
             for trial in avoided:
@@ -118,13 +97,6 @@ class GaussianProcessSampler(samplers.GPSampler):
             avoided = []
         settings: dict[str, Any] = super()._sample_relative_impl(study, fitted, avoided, search_space)
         return settings
-
-    def _trials_to_fit(self, study: Study, completed_trials: list[FrozenTrial]) -> list[FrozenTrial]:
-        """Return the trials that the model is fitted to, in the order of `completed_trials`."""
-        in_random_order = np.random.default_rng(len(completed_trials)).permutation(len(completed_trials)).tolist()
-        front_numbers = {trial.number for trial in study.best_trials}
-        front_first = sorted(in_random_order, key=lambda index: completed_trials[index].number not in front_numbers)
-        return [completed_trials[index] for index in sorted(front_first[:MAX_FITTED_TRIALS])]
 
 
 def _is_feasible(trial: FrozenTrial) -> bool:

@@ -12,13 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import ray
 from ray import tune
 from ray.tune import RunConfig, TuneConfig, Tuner
-from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from fpp_sweep.records.folder import SweepRecord
@@ -26,7 +25,6 @@ from fpp_sweep.records.front import undominated
 from fpp_sweep.records.records import (
     ENDED,
     FINAL,
-    STOPPED_BY_STEER,
     TrialRecord,
     baseline_name,
     impossible_record,
@@ -56,15 +54,6 @@ from fpp_sweep.workers.status import StatusPoller
 START_SECONDS = 5.0  # time within which Tune's process for a new trial has started
 RECORD_SECONDS = 60.0  # time between two records of the time spent; a killed driver loses at most as much
 MAX_IMPOSSIBLE = 100  # trials in a row whose settings exclude each other: the space may have no others
-
-
-@dataclass(slots=True)
-class Progress:
-    """The progress of a sweep, for the display."""
-
-    phase: str = "starting"
-    total: int | None = None
-    running: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +126,8 @@ class SweepSearcher(Searcher):
         listeners: Sequence[ChangeListener] = (),
     ) -> None:
         super().__init__()
-        self.progress = Progress()
+        self.phase = "starting"  # for the display
+        self.total: int | None = None  # number of trials
         self.why_stopped: str | None = None
         self.next_question: NextQuestion | None = None
         self._space = space
@@ -168,10 +158,14 @@ class SweepSearcher(Searcher):
         running = {running.job.name for running in self._running.values()}
         # trials that an earlier driver began
         self._unfinished = [number for number in self.study.unfinished() if trial_name(number) not in running]
-        self.progress.total = self.search.trials
+        self.total = self.search.trials
         if self.search.sampler == "grid":  # it has no more trials than points
             points = len(self._space.queue())
-            self.progress.total = min(self.search.trials or points, points)
+            self.total = min(self.search.trials or points, points)
+
+    @property
+    def n_running(self) -> int:
+        return len(self._running)
 
     @property
     def search(self) -> Search:
@@ -220,9 +214,10 @@ class SweepSearcher(Searcher):
         for index, command in unanswered(self._folder.commands(), info.answers):
             if self.next_question is not None:
                 return
-            if command.kind == "stop":
-                answer = self._stop(command.words[0])
-                if answer:
+            if command.kind == "stop":  # the trial obeys in its own process, as soon as it runs
+                record = self._records.get(command.words[0])
+                if record is None or record.state in ENDED:
+                    answer = "no such trial" if record is None else record.state
                     self._record.update(answers=with_answer(self._record.info.answers, index, answer))
                 continue
             try:
@@ -243,25 +238,6 @@ class SweepSearcher(Searcher):
         self._final_jobs.reset(space)
         self.why_stopped = None
         self._begin_study()
-
-    def _stop(self, name: str) -> str:
-        """Stop a trial that waits; a running one obeys in its own process."""
-        record = self._records.get(name)
-        if record is None:
-            return "no such trial"
-        if record.state in ENDED:
-            return record.state
-        if name in {running.job.name for running in self._running.values()}:
-            return ""
-        self._retries = [job for job in self._retries if job.name != name]
-        if name in self._baselines_to_run:
-            self._baselines_to_run.remove(name)
-        if record.number in self._unfinished:
-            self._unfinished.remove(record.number)
-        record = ended_early(record, self.search.split, "stopped", STOPPED_BY_STEER)
-        self._write(record)
-        self._end(record, self.search.split)
-        return "stopped"
 
     def _record_spent(self) -> None:
         """Record the time that all drivers have spent, from time to time: a driver that is killed cannot record it."""
@@ -289,8 +265,10 @@ class SweepSearcher(Searcher):
                 return None
             return str(Searcher.FINISHED)
         self._begin(job, trial_id)
-        commands_read = len(self._folder.commands())
-        return {"name": job.name, "split": job.split, "order": self._jobs_begun, "commands_read": commands_read}
+        commands = self._folder.commands()
+        waiting = [index for index, _ in unanswered(commands, self._record.info.answers)]
+        answered = min(waiting, default=len(commands))
+        return {"name": job.name, "split": job.split, "order": self._jobs_begun, "answered": answered}
 
     def _begin(self, job: Job, trial_id: str) -> None:
         """Note that Tune's trial begins a job; on the searched split the record says so, too."""
@@ -302,8 +280,10 @@ class SweepSearcher(Searcher):
                 attempt += 1
             begun = replace(record, state="running", started=time.time(), attempt=attempt, reason=None, details=None)
             self._write(begun)
+            self.phase = "search" if record.kind == "trial" else "baselines"
+        else:
+            self.phase = "final stage" if split == FINAL else split
         self._running[trial_id] = RunningJob(job, time.monotonic())
-        self.progress.running.add(name)
         self._jobs_begun += 1
         self._announce(self._records[name], split, has_ended=False)
 
@@ -311,7 +291,6 @@ class SweepSearcher(Searcher):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         job = self._running.pop(trial_id).job
         name, split = job
-        self.progress.running.discard(name)
         if result:
             self._process_ids.add(result["pid"])
             if result.get(ABORT_REASON):
@@ -372,7 +351,6 @@ class SweepSearcher(Searcher):
             return self._retries.pop(0)
         split = self.search.split
         if self._baselines_to_run:
-            self.progress.phase = "baselines"
             return Job(self._baselines_to_run.pop(0), split)
         if self._waits_for_baselines():
             return None
@@ -381,7 +359,6 @@ class SweepSearcher(Searcher):
             self.why_stopped = problem
             return self._next_final_job()
         while self._may_begin_trial():
-            self.progress.phase = "search"
             record = self._next_trial()
             if record.state != "failed":
                 return Job(record.name, split)
@@ -429,8 +406,8 @@ class SweepSearcher(Searcher):
             return self._poller.status.fatal
         search = self.search
         begun = self.study.count() - self.study.n_outside - len(self._unfinished)
-        if self.progress.total is not None and begun >= self.progress.total:
-            return f"all {self.progress.total} trials"
+        if self.total is not None and begun >= self.total:
+            return f"all {self.total} trials"
         if search.wall_clock is not None and time.monotonic() - self._began >= search.wall_clock:
             return f"wall clock of {search.wall_clock:g} s used up"
         if search.gpu_hours is not None and self.gpu_hours() >= search.gpu_hours:
@@ -464,7 +441,6 @@ class SweepSearcher(Searcher):
             "number": suggestion.number,
             "origin": suggestion.origin,
             "params": suggestion.settings,
-            "generation": self.study.generation(suggestion.number),
         }
         try:
             config = self._space.resolve(suggestion.settings)
@@ -489,12 +465,7 @@ class SweepSearcher(Searcher):
         if self._poller.status.fatal or self.search.evaluate_only:
             return None
         running_jobs = [running.job for running in self._running.values()]
-        job = self._final_jobs.next(self._records, running_jobs)
-        if job is not None:
-            self.progress.phase = job.split
-            if job.split == FINAL:
-                self.progress.phase = "final stage"
-        return job
+        return self._final_jobs.next(self._records, running_jobs)
 
     def front(self) -> list[TrialRecord]:
         """Return the trials that no other dominates; infeasible trials are not on the front."""
@@ -507,14 +478,6 @@ class SweepSearcher(Searcher):
     def _write(self, record: TrialRecord) -> None:
         self._folder.write_trial(record)
         self._records[record.name] = record
-
-
-class MetricsDropper(tune.Callback):
-    """Drops Tune's statistics of a trial's results, 13 kB, when the trial ends; the folder has the results."""
-
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        trial.run_metadata.metric_analysis = {}
-        trial.run_metadata.metric_n_steps = {}
 
 
 def run_tune(searcher: SweepSearcher, context: TrialContext, storage: str) -> None:
@@ -532,7 +495,7 @@ def run_tune(searcher: SweepSearcher, context: TrialContext, storage: str) -> No
             trial_name_creator=lambda trial: trial.config["name"],
             trial_dirname_creator=lambda trial: trial.trial_id,
         ),
-        run_config=RunConfig(name="tune", storage_path=storage, verbose=0, callbacks=[MetricsDropper()]),
+        run_config=RunConfig(name="tune", storage_path=storage, verbose=0),
     )
     try:
         tuner.fit()

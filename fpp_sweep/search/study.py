@@ -27,7 +27,7 @@ from optuna.study import StudyDirection
 from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_trial
 
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, naming_plugin, require_possible
+from fpp_sweep.search.samplers import build_sampler, naming_plugin, require_possible
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import QueuedPoint, Space
@@ -107,11 +107,6 @@ class SweepStudy:
         """Return the settings of a trial that has lost its record."""
         return self._suggest(self._trial(number))
 
-    def generation(self, number: int) -> int | None:
-        """Return the trial's generation; None unless the sampler is NSGA-II."""
-        generation: int | None = self.trials()[number].system_attrs.get(GENERATION_KEY)
-        return generation
-
     def tell(self, record: TrialRecord) -> None:
         """Report a trial's result; a trial that has one already keeps it."""
         assert record.number is not None
@@ -145,7 +140,7 @@ class SweepStudy:
         point = self._points[number]
         with naming_plugin(self._space.search.sampler):
             self._study.sampler = build_sampler(self._space.search, str(number))
-            _ = trial.relative_params  # sampled now, even if a point sets all: NSGA-II then counts it as a parent
+            _ = trial.relative_params  # sampled now: with the stream of the trial, not that of its first parameter
             settings: dict[str, Any] = {}
             for param in self._params:
                 if point.origin == "grid" and param.key not in point.values:
@@ -191,16 +186,9 @@ def _untried_points(space: Space, records: Iterable[TrialRecord]) -> Iterator[Qu
 def trial_of_record(record: TrialRecord, space: Space) -> FrozenTrial:
     """Return a record as a trial of the study; raise InputError if the space does not hold its settings."""
     state, values = study_outcome(record)
-    system_attributes = {}
-    if record.generation is not None:
-        system_attributes[GENERATION_KEY] = record.generation
     try:
         trial = create_trial(
-            state=state,
-            values=values,
-            params=dict(record.params),
-            distributions=_distributions(space, record.params),
-            system_attrs=system_attributes,
+            state=state, values=values, params=dict(record.params), distributions=_distributions(space, record.params)
         )
     except (ValueError, TypeError) as error:
         raise InputError(error, "params") from error

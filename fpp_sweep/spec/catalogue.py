@@ -163,7 +163,7 @@ CONFORMAL = {  # conformal sets by the column of predictions that they make of `
     "aps_90": ConformalRow(form="aps", percent=90),
     "aps_95": ConformalRow(form="aps", percent=95),
 }
-BUILT_IN_SAMPLERS = ("auto", "gp", "tpe", "nsga2", "random", "grid")  # search/samplers.py builds them
+BUILT_IN_SAMPLERS = ("auto", "gp", "tpe", "random", "grid")  # search/samplers.py builds them
 SAMPLERS: dict[str, SamplerRow] = {}  # rows that plugins define
 # columns of `Sweep.table()` beside those of settings and metrics
 COLUMNS_OF_TRIALS = ("name", "kind", "state", "origin", "reason", "marks", "on_front", "duration")

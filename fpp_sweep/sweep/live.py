@@ -123,7 +123,6 @@ class Status:
 
 def live_status(searcher: SweepSearcher, scheduler: SchedulerStatus, info: SweepInfo, *, seconds: float) -> Status:
     """Return the state of a sweep whose driver has worked for `seconds`."""
-    progress = searcher.progress
     front = front_of(info, searcher.records())
     baselines = {baseline.label: values_of(baseline) for baseline in front.baselines}
     notes = list(scheduler.notes)
@@ -131,10 +130,10 @@ def live_status(searcher: SweepSearcher, scheduler: SchedulerStatus, info: Sweep
     if scheduler.counts.images:
         images_per_second = scheduler.counts.images / seconds
     return Status(
-        phase=progress.phase,
+        phase=searcher.phase,
         ended=searcher.ended(),
-        running=len(progress.running),
-        total=progress.total,
+        running=searcher.n_running,
+        total=searcher.total,
         images_per_second=images_per_second,
         front_size=len(front.members),
         best=_best_values(front),

@@ -111,27 +111,21 @@ def measured(run, tmp_path_factory):
 
 EDITS = {
     "narrower range": ["params.fpp.gamma1.low=1"],
-    "wider range": ["params.fpp.gamma1.high=100"],
-    "a choice dropped": ["params.adapt.lr=[0.005]"],
     "a choice added": ["params.adapt.lr=[0.005, 0.01, 0.02]"],
     "a setting added": ["params.fpp.gamma2={low: 1, high: 15}"],
     "a setting removed": ["adapt.lr=0.005"],
     "a method as a choice": [f"params.method=[{TPT}, {OTPT}]"],
-    "another point": ["points=[{fpp.gamma1: 3, adapt.lr: 0.01}]", "search.trials=6"],
     "another objective": ["objectives=[accuracy, brier]"],
-    "a constraint": ["constraints=[{metric: accuracy, at_least: 50}]"],
     "a constraint on a new baseline": [
         f"work.baselines=[{ZERO_SHOT}, {TPT}]",
         f"constraints=[{{metric: accuracy, at_least: -100, baseline: {TPT}}}]",
     ],
     "another floor": ["search.floor=0.5"],
-    "another sampler": ["search.sampler=tpe"],
-    "another baseline": [f"work.baselines=[{ZERO_SHOT}, {TPT}]"],
     "a larger budget": ["search.trials=7"],
     "other finalists": ["search.finalists={count: 1, seeds: 3}"],
     "more images after the search": ["search.finalists={count: 2, seeds: 2, images: 12}"],
 }
-ANSWERED_BY_STORED_RESULTS = ("another objective", "a constraint", "another floor", "another sampler")
+ANSWERED_BY_STORED_RESULTS = ("another objective", "another floor")
 
 
 @pytest.mark.parametrize("name", EDITS)

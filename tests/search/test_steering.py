@@ -63,7 +63,7 @@ def test_an_added_point_is_the_next_trial_and_raises_the_number_of_trials(tmp_pa
     sweep.folder.send_command("add", ["fpp.gamma1=3"])
     record = sweep.run_next_job()
     assert (record.name, record.origin, record.params) == ("trial-0002", "point", POINT)
-    assert sweep.searcher.progress.total == 5
+    assert sweep.searcher.total == 5
     assert sweep.folder.info().answers == ["taken over"]
     sweep.run()
     assert len(sweep.trials()) == 5
@@ -121,19 +121,6 @@ def test_waiting_commands_are_applied_once_when_the_sweep_is_resumed(tmp_path):
     assert "work.limit: none -> 7" in refused
 
 
-def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_starts(tmp_path):
-    sweep = Steered(tmp_path / "sweep")
-    sweep.run_next_job(), sweep.run_next_job()
-    job, _ = sweep.ask()
-    assert job["name"] == "trial-0000"
-    sweep.folder.send_command("stop", ["trial-0000"])
-    sweep.resume().run()  # the driver was killed
-    assert sweep.folder.trial("trial-0000").state == "stopped"
-    assert sweep.folder.info().answers == ["stopped"]
-    assert ("trial-0000", "val") not in sweep.ran
-    assert sweep.searcher.study.trials()[0].state.name == "PRUNED"
-
-
 class IdleExecutor:
     """An executor whose tasks have no results."""
 
@@ -155,11 +142,14 @@ def test_a_command_that_was_read_before_does_not_stop_a_later_run_of_the_trial(t
     run(2)
 
 
-def test_a_running_trial_is_stopped_in_its_own_process(tmp_path):
+@pytest.mark.parametrize("is_resumed", [False, True], ids=["running", "waiting for the next driver"])
+def test_a_trial_is_stopped_in_its_own_process_before_its_next_task(tmp_path, is_resumed):
     sweep = Steered(tmp_path / "sweep")
     sweep.run_next_job(), sweep.run_next_job()
     job, trial = sweep.ask()
     sweep.folder.send_command("stop", [job["name"]])
+    if is_resumed:
+        job, trial = sweep.resume().ask()
     sweep.ask()
     assert not sweep.folder.info().answers
     context = TrialContext(
@@ -171,7 +161,8 @@ def test_a_running_trial_is_stopped_in_its_own_process(tmp_path):
     run_job(context, **job)
     sweep.searcher.on_trial_complete(trial, {})
     sweep.ask()
-    assert sweep.folder.info().answers == ["stopped"]
+    assert (sweep.folder.trial("trial-0000").state, sweep.folder.info().answers) == ("stopped", ["stopped"])
+    assert sweep.searcher.study.trials()[0].state.name == "PRUNED"
 
 
 @pytest.mark.nightly
