@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +12,6 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")  # control groups, by which the system limits a container or a batch job
 OWN_GROUPS = Path("/proc/self/cgroup")  # lines such as `0::/user.slice/job_17`
-FINALIZER_SECONDS = 0.1  # after which a finalizer that was interrupted has ended
 
 
 def set_thread_defaults() -> None:
@@ -81,36 +78,17 @@ def readers(share: float = 1.0) -> int:
 def terminable() -> Iterator[None]:
     """Let SIGTERM, which a shutdown or a batch system sends, interrupt the block as Ctrl-C does.
 
-    The block may be inside another one, and SIGTERM stays ignored where it is ignored already. SQLAlchemy logs a
-    traceback if the interrupt comes while it returns a connection to its pool, and raises it again; the log is
-    switched off.
+    The block may be inside another one, and SIGTERM stays ignored where it is ignored already.
     """
-
-    def interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
-        """Send SIGTERM once more if an interrupt came in a finalizer, where Python drops exceptions."""
-        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-            hook_before(unraisable)
-            return
-        signal.signal(signal.SIGTERM, _interrupt)
-        main_thread = threading.main_thread().ident or 0
-        # from another thread, once the finalizer has ended: exceptions of this function are dropped as well
-        threading.Timer(FINALIZER_SECONDS, signal.pthread_kill, (main_thread, signal.SIGTERM)).start()
-
     is_main_thread = threading.current_thread() is threading.main_thread()
     if not is_main_thread or signal.getsignal(signal.SIGTERM) in (_interrupt, signal.SIG_IGN):
         yield
         return
-    pool_log = logging.getLogger("sqlalchemy.pool")
-    hook_before, level_before = sys.unraisablehook, pool_log.level
     handler_before = signal.signal(signal.SIGTERM, _interrupt)
-    sys.unraisablehook = interrupt_again
-    pool_log.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        sys.unraisablehook = hook_before
         signal.signal(signal.SIGTERM, handler_before)
-        pool_log.setLevel(level_before)
 
 
 def _interrupt(*_: object) -> None:

@@ -1,8 +1,6 @@
 """Start, refusal, resuming and interruption of a sweep, without Ray; tests/test_tune.py runs with Ray."""
 
 import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,7 +15,6 @@ from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import InterruptedSweep, Options
 from fpp_sweep.sweep.start import run_sweep
 from fpp_sweep.trial.results import TaskFailed
-from tests.kit.processes import environment
 from tests.kit.records import build_sweep, trial
 from tests.kit.spaces import small_space
 from tests.kit.stores import free_port
@@ -154,53 +151,6 @@ def test_sigterm_interrupts_a_sweep_like_ctrl_c_even_if_ray_replaces_its_handler
     finally:
         signal.signal(signal.SIGTERM, before)
     assert SweepFolder(tmp_path / "new").info().state == "interrupted"
-
-
-FINALIZER = """
-import os, signal, sys, time
-from fpp_sweep.spec.process import terminable
-
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a script's background jobs
-
-class Finalized:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.01)
-
-with terminable():
-    try:
-        Finalized()
-        for _ in range(400):
-            time.sleep(0.1)
-    except KeyboardInterrupt:
-        print("interrupted")
-"""
-
-POOL = """
-import os, signal
-import sqlalchemy
-from fpp_sweep.spec.process import terminable
-
-engine = sqlalchemy.create_engine("sqlite://")
-
-@sqlalchemy.event.listens_for(engine, "reset")
-def interrupt(*_):
-    os.kill(os.getpid(), signal.SIGTERM)
-    [number for number in range(1000)]
-
-with terminable():
-    try:
-        engine.connect().close()
-    except KeyboardInterrupt:
-        print("interrupted")
-"""
-
-
-@pytest.mark.parametrize("code", [FINALIZER, POOL], ids=["finalizer", "SQLAlchemy"])
-def test_an_interrupt_at_a_moment_that_hides_it_still_interrupts_without_a_traceback(tmp_path, code):
-    variables = environment(tmp_path)
-    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=50)
-    assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
 def test_a_second_sigterm_does_not_disturb_the_clean_up_after_the_first():
