@@ -23,10 +23,6 @@ NUMBERS: Mapping[str, Schema] = {  # forms in which numbers may be written; x0.1
     "float": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^x[0-9.eE+-]+$"}]},
     "int": {"type": "integer"},
 }
-STEPS: Mapping[str, Schema] = {
-    "float": {"type": "number", "exclusiveMinimum": 0},
-    "int": {"type": "integer", "minimum": 1},
-}
 
 
 def schema() -> Schema:
@@ -76,9 +72,7 @@ def _definitions() -> Schema:
         definitions[kind] = number
         definitions[f"{kind}.range"] = _range(kind)
     definitions["settings"] = _object(single_values)
-    # keys with a comma are groups of settings that change together
-    definitions["values"] = {**_object(values), "patternProperties": {",": {}}}
-    definitions["when"] = {**_ref("values"), "propertyNames": {"pattern": "^[^,]+$"}}
+    definitions["values"] = _object(values)
     return definitions
 
 
@@ -100,7 +94,7 @@ def _setting(setting: Setting) -> Schema:
 
 def _param_forms(key: str) -> list[Schema]:
     """Return how a parameter may be written: a list of choices, a mapping with choices, or a range."""
-    choices = _object({"choices": _ref(f"{key}.list"), "when": _ref("when")}, required=["choices"])
+    choices = _object({"choices": _ref(f"{key}.list"), "when": _ref("values")}, required=["choices"])
     forms = [_ref(f"{key}.list"), choices]
     kind = range_kind(key)
     if kind != "choice":
@@ -109,13 +103,7 @@ def _param_forms(key: str) -> list[Schema]:
 
 
 def _range(kind: str) -> Schema:
-    properties = {
-        "low": _ref(kind),
-        "high": _ref(kind),
-        "log": {"type": "boolean"},
-        "step": STEPS[kind],
-        "when": _ref("when"),
-    }
+    properties = {"low": _ref(kind), "high": _ref(kind), "log": {"type": "boolean"}, "when": _ref("values")}
     return _object(properties, required=["low", "high"])
 
 

@@ -103,8 +103,8 @@ def format_range(searched: Any, key: str = "") -> str:
 
     >>> format_range({"low": 1, "high": 5, "log": True}), format_range({"choices": ["a", True]})
     ('1 to 5, log', 'a, true')
-    >>> format_range({"low": 0.02, "high": 0.04, "step": 0.02}, "fpp.class_var")
-    'x1 to x2, step x1'
+    >>> format_range({"low": 0.02, "high": 0.04}, "fpp.class_var")
+    'x1 to x2'
     """
     choices = searched
     if isinstance(searched, Mapping):
@@ -112,8 +112,6 @@ def format_range(searched: Any, key: str = "") -> str:
             text = f"{setting_text(key, searched['low'])} to {setting_text(key, searched['high'])}"
             if searched.get("log"):
                 text += ", log"
-            if searched.get("step"):
-                text += f", step {setting_text(key, searched['step'])}"
             return text
         choices = searched.get("choices", searched)
     if isinstance(choices, list | tuple):

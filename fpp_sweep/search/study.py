@@ -242,5 +242,5 @@ def suggest(trial: BaseTrial, param: Param) -> Any:
         return trial.suggest_categorical(param.key, list(param.choices))
     low, high = param.bounds
     if param.kind == "int":
-        return trial.suggest_int(param.key, int(low), int(high), step=int(param.step or 1), log=param.log)
-    return trial.suggest_float(param.key, low, high, step=param.step, log=param.log)
+        return trial.suggest_int(param.key, int(low), int(high), log=param.log)
+    return trial.suggest_float(param.key, low, high, log=param.log)

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, SkipValidation
@@ -32,13 +31,9 @@ from fpp_sweep.spec.validation import (
 )
 
 ParamKind = Literal["float", "int", "choice"]
-# the values of each key; keys that move together are one entry `a, b`, whose values are tuples
 Block = Mapping[str, tuple[Any, ...]]
 
 MAX_POINTS = 2_000  # all are checked when the space is read, which takes a second for this number
-
-STEP_TOLERANCE = 1e-6  # in steps: decimals such as 0.3333333 are not exact
-MAX_STEPS = 1e9  # with more steps, floats are too coarse for the tolerance
 
 # ------------------------------------------------------------ values of settings
 
@@ -99,14 +94,6 @@ def range_kind(key: str) -> ParamKind:
     return "choice"
 
 
-def value_for_each_key(keys: Sequence[str], value: Any) -> tuple[Any, ...]:
-    """Return a value for each of some keys that move together; a single value is that of all keys."""
-    if not isinstance(value, list | tuple):
-        return (value,) * len(keys)
-    require(len(value) == len(keys), f"must be one value, or {len(keys)}: one for each key ({shown(value)})")
-    return tuple(value)
-
-
 # ------------------------------------------------------------ parameters
 
 
@@ -118,7 +105,6 @@ class Param:
     low: SkipValidation[float | int | None] = None
     high: SkipValidation[float | int | None] = None
     log: bool = False
-    step: SkipValidation[float | int | None] = None
     choices: SkipValidation[tuple[Any, ...]] = ()
     when: SkipValidation[Mapping[str, tuple[Any, ...]]] = field(default_factory=dict)
 
@@ -132,7 +118,7 @@ class Param:
             set_field(self, "when", _check_conditions(self.when))
 
     def _check_choices(self) -> None:
-        for name in ("low", "high", "step", "log"):
+        for name in ("low", "high", "log"):
             value = getattr(self, name)
             require(value is None or value is False, f"does not go with choices ({shown(value)})", name)
         with at_key("choices"):
@@ -151,21 +137,6 @@ class Param:
         require(low < high, f"low must be < high ({low:g} and {high:g})")
         if self.log:
             require(low > 0, f"must be > 0 if log is true ({low:g})", "low")
-        if self.step is not None:
-            with at_key("step"):
-                self._check_step(self.step, high - low)
-            set_field(self, "high", self.at_step(high))
-
-    def _check_step(self, step: Any, width: float) -> None:
-        is_number = isinstance(step, int | float) and not isinstance(step, bool)
-        require(is_number, f"must be a number ({shown(step)})")
-        require(is_plain_value(step), f"{LARGEST} ({shown(step)})")
-        if self.kind == "int":
-            require(isinstance(step, int), f"must be a whole number ({step})")
-        require(step > 0, f"must be > 0 ({step})")
-        require(not self.log, "does not go with log: true; take one of them out")
-        require(width / step <= MAX_STEPS, f"makes more than {MAX_STEPS:g} steps ({step:g}); leave it out")
-        require(divides(step, width), f"must divide high - low = {width:g} ({step:g})")
 
     @property
     def kind(self) -> ParamKind:
@@ -178,13 +149,10 @@ class Param:
         """Number of values; infinite for a range of real numbers."""
         if self.choices:
             return len(self.choices)
-        step = self.step
-        if step is None and self.kind == "int":
-            step = 1
-        if step is None:
+        if self.kind == "float":
             return math.inf
         low, high = self.bounds
-        return round((high - low) / step) + 1
+        return high - low + 1
 
     @property
     def bounds(self) -> tuple[float | int, float | int]:
@@ -192,22 +160,6 @@ class Param:
         assert self.low is not None
         assert self.high is not None
         return self.low, self.high
-
-    def at_step(self, value: Any) -> Any:
-        """Return the value of the range that a value is near to: `low` plus a whole number of steps, as Optuna has it.
-
-        A value that is near to none is returned unchanged.
-
-        >>> Param(key="fpp.gamma2", low=0, high=1, step=0.3333333).at_step(1)
-        0.9999999
-        """
-        if self.step is None or value is None or not divides(self.step, value - self.bounds[0]):
-            return value
-        steps = round((value - self.bounds[0]) / self.step)
-        nearest = Decimal(str(self.low)) + steps * Decimal(str(self.step))
-        if self.kind == "int":
-            return int(nearest)
-        return float(nearest)
 
     def exists(self, values: Mapping[str, Any]) -> bool:
         """Return True if a trial with these values of the parameter's parents has a value of the parameter."""
@@ -226,8 +178,6 @@ class Param:
         low, high = self.bounds
         if value is None or not low <= value <= high:
             return f"{value_text(value)} is outside {low:g}..{high:g}"
-        if self.step is not None and not divides(self.step, value - low):
-            return f"{value_text(value)} is not {low:g} plus steps of {self.step:g}"
         return None
 
     def plain(self) -> dict[str, Any]:
@@ -237,8 +187,6 @@ class Param:
             plain["choices"] = self.choices
         else:
             plain |= {"low": self.low, "high": self.high, "log": self.log}
-            if self.step is not None:
-                plain["step"] = self.step
         if self.when:
             plain["when"] = dict(self.when)
         return plain
@@ -256,7 +204,7 @@ def _params(values: Any) -> Any:
         with at_key(key):
             if isinstance(description, list):
                 with at_key("", without="choices"):
-                    params.append(Param(key=key, choices=tuple(description)))
+                    params.append(Param(key=key, **{"choices": description}))
             else:
                 require_keys(description, PARAM_KEYS)
                 params.append(Param(key=key, **description))
@@ -264,12 +212,6 @@ def _params(values: Any) -> Any:
 
 
 Params = Annotated[Several[Param], BeforeValidator(_params)]
-
-
-def divides(step: float, width: float) -> bool:
-    """Return whether a width is a whole number of steps."""
-    steps = width / step
-    return math.isclose(steps, round(steps), rel_tol=0, abs_tol=STEP_TOLERANCE)
 
 
 def _check_conditions(when: Any) -> dict[str, tuple[Any, ...]]:
@@ -366,7 +308,7 @@ def _add_parents(child: Param, point: dict[str, Any]) -> None:
 
 def _check_value(key: str, value: Any, params: Mapping[str, Param]) -> Any:
     param = params[known_name("parameter", key, params)]
-    value = param.at_step(check_setting(key, value))
+    value = check_setting(key, value)
     problem = param.problem(value)
     require(problem is None, str(problem))
     return value
@@ -395,57 +337,21 @@ def check_size(points: int, alternative: str) -> None:
     require(points <= MAX_POINTS, f"makes a grid of more than {MAX_POINTS} points; use {alternative}")
 
 
-def _check_block(block: Mapping[str, Any]) -> Block:
-    checked: dict[str, tuple[Any, ...]] = {}
-    used: set[str] = set()
-    for names, values in block.items():
-        if not isinstance(values, list | tuple):
-            values = [values]
-        with at_key(names):
-            keys = split_keys(names)
-            for key in keys:
-                require_setting(key)
-                require(key not in used, f"{key} comes twice in this block; take one out")
-                used.add(key)
-            if len(keys) == 1:
-                choices = check_choices(keys[0], values)
-            else:
-                choices = _check_linked_choices(keys, values)
-            checked[", ".join(keys)] = choices
-    require(checked, "is empty; give a setting with its values")
-    return checked
-
-
-def _check_linked_choices(keys: Sequence[str], values: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
-    """Return the values of keys that move together, as tuples with a value for each key."""
-    checked = []
-    for index, value in enumerate(values):
-        with at_key(str(index)):
-            settings = []
-            for key, setting in zip(keys, value_for_each_key(keys, value), strict=True):
-                settings.append(check_setting(key, setting))
-            checked.append(tuple(settings))
-    require(checked, "must have at least 1 entry (none)")
-    require_distinct(checked)
-    return tuple(checked)
-
-
-def split_keys(names: str) -> list[str]:
-    """Return the keys of a block's line, `a` or `a, b`."""
-    return [name.strip() for name in names.split(",")]
+def _check_block(values: Mapping[str, Any]) -> Block:
+    block = {}
+    for key, choices in values.items():
+        if not isinstance(choices, list | tuple):
+            choices = [choices]
+        with at_key(key):
+            block[key] = check_choices(key, choices)
+    require(block, "is empty; give a setting with its values")
+    return block
 
 
 def block_points(block: Block) -> Iterator[dict[str, Any]]:
     """Yield all combinations of a block's values."""
     for combination in itertools.product(*block.values()):
-        point: dict[str, Any] = {}
-        for names, value in zip(block, combination, strict=True):
-            keys = split_keys(names)
-            if len(keys) == 1:
-                point[keys[0]] = value
-            else:
-                point.update(zip(keys, value, strict=True))
-        yield point
+        yield dict(zip(block, combination, strict=True))
 
 
 def combinations(params: Sequence[Param], values: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from fpp_sweep.space.objectives import MAX_NAME
-from fpp_sweep.space.params import PARAM_KEYS, check_settings, split_keys
+from fpp_sweep.space.params import PARAM_KEYS, check_settings
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search, Work
 from fpp_sweep.space.yamlfile import Document, join, of_plain, parse, read
@@ -127,11 +127,8 @@ def _require_outside_grid(grid: Any, setting: str, where: str) -> None:
     if not isinstance(grid, list):
         return
     for block in grid:
-        if not isinstance(block, dict):
-            continue
-        for names in block:
-            if setting in split_keys(names):
-                raise InputError(f"{where}: the grid has values of {setting}; change them there, or take {setting} out")
+        if isinstance(block, dict) and setting in block:
+            raise InputError(f"{where}: the grid has values of {setting}; change them there, or take {setting} out")
 
 
 def _put(values: Any, outer: str, path: str, new: Any, where: str) -> None:

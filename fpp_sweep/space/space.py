@@ -34,7 +34,6 @@ from fpp_sweep.space.params import (
     check_settings,
     check_size,
     combinations,
-    split_keys,
 )
 from fpp_sweep.space.work import EMBEDDED_GATE, Sampler, Search, Work
 from fpp_sweep.spec import catalogue
@@ -330,10 +329,6 @@ class Space:
 
     def _points_of_blocks(self) -> list[dict[str, Any]]:
         """Return the points of all blocks with the keys of all blocks; the base has the values that a block lacks."""
-        keys: list[str] = []
-        for block in self.grid:
-            for names in block:
-                keys += split_keys(names)
         configs: dict[TrialConfig, None] = {}  # each once, in order
         for block in self.grid:
             for values in block_points(block):
@@ -343,7 +338,8 @@ class Space:
             settings = config.flat()
             if config.templates:
                 del settings["prompt"]  # `resolve` sets it
-            points.append({key: settings[key] for key in dict.fromkeys(keys) if key in settings})
+            keys = dict.fromkeys(itertools.chain(*self.grid))  # each once, in order
+            points.append({key: settings[key] for key in keys if key in settings})
         return points
 
     def first_points(self) -> list[QueuedPoint]:
@@ -415,7 +411,7 @@ class Space:
             for param in self.searched():
                 if not param.exists(values):
                     continue
-                value = param.at_step(flat[param.key])
+                value = flat[param.key]
                 values[param.key] = value
                 problem = param.problem(value)
                 if problem is not None:

@@ -20,11 +20,11 @@ from tests.kit.study import exported_study
 SPACE = named("""
 params:
   fpp.gamma2: {low: 0.1, high: 20, log: true}
-  fpp.draws: {low: 2, high: 8, step: 2}
+  fpp.draws: {low: 2, high: 8}
   fpp.steps: {low: 1, high: 2000, log: true}
   method: [tpt, ctpt]
   adapt.penalty_weight: {low: 1, high: 30, when: {method: [ctpt]}}
-  adapt.view_fraction: {low: 0.1, high: 0.9, step: 0.1}
+  adapt.view_fraction: {low: 0.1, high: 0.9}
 points: [{fpp.gamma2: 1.0, method: ctpt}]
 """)
 TRIALS = 8
@@ -35,7 +35,7 @@ FEW = named("""
 params: {method: [tpt, ctpt], adapt.view_fraction: {low: 0.001, high: 1}, views.min_area: {low: 0.1, high: 0.9}}
 """)
 FIXED = named("""
-params: {fpp.gamma2: {low: 0.1, high: 20, log: true}, fpp.draws: {low: 2, high: 8, step: 2}, method: [tpt, ctpt]}
+params: {fpp.gamma2: {low: 0.1, high: 20, log: true}, fpp.draws: {low: 2, high: 8}, method: [tpt, ctpt]}
 points: [{fpp.gamma2: 1.0, method: ctpt}]
 """)
 SPACES = {"tpe": SPACE, "gp": FIXED, "random": SPACE, "grid": GRID}
@@ -133,11 +133,11 @@ def test_optuna_gets_the_ranges_of_the_space():
     (trial,) = study.trials()
     assert trial.distributions == {
         "fpp.gamma2": FloatDistribution(0.1, 20, log=True),
-        "fpp.draws": IntDistribution(2, 8, step=2),
+        "fpp.draws": IntDistribution(2, 8),
         "fpp.steps": IntDistribution(1, 2000, log=True),
         "method": CategoricalDistribution([TPT, CTPT]),
         "adapt.penalty_weight": FloatDistribution(1, 30),
-        "adapt.view_fraction": FloatDistribution(0.1, 0.9, step=0.1),
+        "adapt.view_fraction": FloatDistribution(0.1, 0.9),
     }
 
 
@@ -148,21 +148,6 @@ def test_a_setting_of_a_point_is_tried_although_its_parent_is_left_out(sampler):
     suggestions = run_undisturbed(space, 8)
     tried = [(values["method"], values["adapt.penalty_weight"]) for _, _, values in suggestions]
     assert tried == [(CTPT, weight) for weight in range(11, 19)]
-
-
-STEPS = """
-params: {fpp.gamma2: {low: 0, high: 1, step: 0.3333333}, adapt.view_fraction: {low: 0.1, high: 0.7, step: 0.2}}
-points: [{fpp.gamma2: 1, adapt.view_fraction: 0.5000001}]
-"""
-
-
-def test_a_resumed_study_takes_every_value_that_a_range_with_steps_accepts():
-    space = space_of(STEPS, "random")
-    suggestions = run_undisturbed(space, 6)
-    _, _, point = suggestions[0]
-    assert point == {"fpp.gamma2": 0.9999999, "adapt.view_fraction": 0.5}
-    records = [record(number, params) for number, _, params in suggestions]
-    assert open_study(space, records).count() == 6
 
 
 def count_samples_with_ctpt(sampler, good, *, by_constraint):

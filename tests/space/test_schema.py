@@ -95,8 +95,7 @@ def test_the_schema_is_a_valid_json_schema():
         "grid: [{fpp.gamma9: 1}]",
         "grid: [{}]",
         "points: [{}]",
-        "params: {fpp.draws: {choices: [1], when: {'method, anchor_prompt': tpt}}}",
-        "params: {fpp.draws: {low: 1, high: 4, step: 0.5}}",
+        "params: {fpp.draws: {low: 1, high: 4, step: 1}}",
     ],
 )
 def test_the_schema_refuses_slips(text):

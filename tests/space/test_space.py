@@ -171,16 +171,6 @@ def test_a_grid_runs_the_product_of_each_block_and_each_config_once():
     assert space.search.sampler == "grid"
 
 
-def test_keys_in_one_entry_of_a_grid_vary_together():
-    points = read_space("grid: [{'fpp.context_var, fpp.class_var': [x1, x2]}]").grid_points()
-    assert points == [
-        {"fpp.context_var": 0.005, "fpp.class_var": 0.02},
-        {"fpp.context_var": 0.01, "fpp.class_var": 0.04},
-    ]
-    points = read_space("grid: [{'prompt, anchor_prompt': [[fpp, a photo of a], words]}]").grid_points()
-    assert points == [{"prompt": "fpp", "anchor_prompt": "a photo of a"}, {"prompt": "words", "anchor_prompt": "words"}]
-
-
 def test_a_grid_of_choices_varies_a_setting_only_under_its_condition():
     text = (
         "params: {method: [tpt, otpt], adapt.penalty_weight: {choices: [1, 2], when: {method: otpt}}}\n"
@@ -229,7 +219,6 @@ def test_a_partial_point_does_not_replace_a_point_of_a_grid():
     [
         ("method: [tpt, otpt], fpp.draws: {low: 1, high: 3}", 7, 6),
         ("method: [tpt, otpt], fpp.draws: {low: 1, high: 3}", 6, None),
-        ("fpp.gamma1: {low: 0, high: 1, step: 0.25}", 6, 5),
         ("fpp.gamma1: {low: 0, high: 1}", 1000, None),
         ("method: [tpt]", 2, 1),
     ],
@@ -293,7 +282,7 @@ base: {fpp.steps: 3, fpp.start_std: x2, prompt: fpp}
 params:
   method: [tpt, ctpt]
   fpp.gamma1: {low: 0.1, high: 3, log: true}
-  fpp.draws: {low: 1, high: 9, step: 4}
+  fpp.draws: {low: 1, high: 9}
   anchor_prompt: [1e-3 on, 'a: b #']
   adapt.penalty_weight: {choices: [none, 2], when: {method: ctpt}}
 search: {wall_clock: 5m, max_failures: none, margin: {ece: 2}}

@@ -47,8 +47,8 @@ def test_the_expected_configs_are_the_configs_that_the_sweep_will_run(space):
 def test_expected_values_are_in_the_space_and_keep_those_of_a_partial_point():
     text = """
 params:
-  fpp.draws: {low: 1, high: 7, step: 3}
-  fpp.weight_decay: {low: 0.1, high: 0.4, step: 0.1}
+  fpp.draws: [1, 4, 7]
+  fpp.weight_decay: [0.1, 0.2, 0.3, 0.4]
   method: [tpt, otpt]
   adapt.penalty_weight: {low: 1, high: 30, when: {method: otpt}}
 points: [{method: otpt}]
