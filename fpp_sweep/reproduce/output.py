@@ -177,7 +177,8 @@ def claims_section(table: ResultTable) -> Section:
         style = CLAIM_STYLES.get(claim.verdict.partition(";")[0], "")
         verdict = Cell(claim.verdict, style=style)
         rows.append(Row([Cell(claim.says), verdict, Cell(claim.numbers)]))
-    return Section("The paper's claims on our numbers", [Table(columns=columns, rows=rows)])
+    heading = line_name(("The paper's claims on our numbers", table.experiment.precisions[0]))
+    return Section(heading, [Table(columns=columns, rows=rows)])
 
 
 def as_csv(table: ResultTable) -> str:

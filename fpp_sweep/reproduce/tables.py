@@ -294,7 +294,7 @@ def table_of(
         info=info,
         scopes=scopes,
         cells=list(_cells_of(experiment, info.model, space.work.limit, scopes, records, samples)),
-        run_notes=(*run_notes, *_settings_sentences(info, space), *measurements.notes),
+        run_notes=(*run_notes, *_settings_sentences(experiment, info, space), *measurements.notes),
         samples=samples,
         failed=failed,
         records=records,
@@ -323,7 +323,7 @@ def _records_of(
     return records, failed
 
 
-def _settings_sentences(info: SweepInfo, space: Space) -> Iterator[str]:
+def _settings_sentences(experiment: Experiment, info: SweepInfo, space: Space) -> Iterator[str]:
     seeds = str(list(info.seeds)).strip("[]")
     yield f"model {info.model}, datasets {', '.join(info.datasets)}, seeds {seeds}"
     if space.work.limit:
@@ -331,6 +331,8 @@ def _settings_sentences(info: SweepInfo, space: Space) -> Iterator[str]:
     else:
         yield "all images of the test splits; 200 of each embedded dataset"
     settings = space.resolve({}).flat()
+    if any(experiment.precisions):
+        settings["precision"] = " and ".join(experiment.precisions)
     yield ", ".join(f"{key}={settings[key]}" for key in SETTINGS_SHOWN)
 
 

@@ -24,7 +24,7 @@ from fpp_sweep.records.front import Front, front_of, metric_of, metrics_shown
 from fpp_sweep.records.records import ENDED, SweepInfo, TrialRecord
 from fpp_sweep.records.state import is_abandoned
 from fpp_sweep.records.texts import format_setting
-from fpp_sweep.report.front_files import answer_text
+from fpp_sweep.report.writing import answer_text
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant

@@ -23,9 +23,8 @@ from PIL import Image
 
 from fpp_sweep.core.metrics import EDGES, Confidences, Predictions, accuracy, expected_calibration_error
 from fpp_sweep.spec.files import written_whole
-from fpp_sweep.spec.palette import BLUE, INK, RED
+from fpp_sweep.spec.palette import BLUE, GREY, INK, RED
 
-DARK_GREY = "#555555"
 MAX_COLUMNS = 5  # panels in a row
 PITCH = 2.25  # inches from panel to panel
 SIDE = 1.9  # inches: a panel's square
@@ -94,11 +93,11 @@ class Panel:
         intervals = np.stack([np.stack([centres, low], axis=1), np.stack([centres, high], axis=1)], axis=1)
         self._lines(intervals, color=INK, linewidth=0.8, label="95 % of accuracy")
         diagonal = [[(0, 0), (1, 1)]]
-        self._lines(diagonal, color=DARK_GREY, linestyle="--", linewidth=1, label="perfect calibration")
+        self._lines(diagonal, color=GREY, linestyle="--", linewidth=1, label="perfect calibration")
         frame = [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 0), (0, 1)], [(1, 0), (1, 1)]]
         self._lines(frame, color=INK, linewidth=0.8)
         share = counts / counts.max(initial=1)
-        self._boxes(left, right, -0.02 - 0.06 * share, zeros - 0.02, facecolor=DARK_GREY)
+        self._boxes(left, right, -0.02 - 0.06 * share, zeros - 0.02, facecolor=GREY)
         scores = f"accuracy {accuracy(predictions):.2f} %  ECE {expected_calibration_error(predictions):.2f} %"
         self._text(0.5, 1, f"{name}, {len(predictions)} images\n{scores}", up=0.05, va="bottom", fontsize="small")
 

@@ -14,7 +14,7 @@ from fpp_sweep.records.measurements import (
     measure,
     read_block_stats,
 )
-from fpp_sweep.report.front_files import write_results
+from fpp_sweep.report.writing import write_results
 from fpp_sweep.statistics.block_stats import to_bytes
 from fpp_sweep.statistics.paired import SplitStatistics
 from tests.kit.measured import World, split_samples, write_block_stats, write_measured_sweep

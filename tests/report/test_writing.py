@@ -12,9 +12,8 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL, IMPORTED
-from fpp_sweep.report.front_files import write_results
 from fpp_sweep.report.front_table import trial_table
-from fpp_sweep.report.writing import write_report
+from fpp_sweep.report.writing import write_report, write_results
 from fpp_sweep.sweep.notebook import as_html
 from fpp_sweep.sweep.summary import summary_lines
 from tests.kit.measured import CLOSE_TOGETHER, FAR_APART, World, write_measured_sweep
