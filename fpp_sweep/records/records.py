@@ -60,7 +60,6 @@ Time = Annotated[float, Field(ge=0, le=MAX_TIME)]  # seconds since 1970
 Values = Mapping[Name, Number]  # by metric
 Seconds = Mapping[str, Number]  # by stage or step
 Texts = Mapping[str, str]
-TextsByName = Mapping[Name, str]
 Settings = Mapping[str, Any]
 State = Literal["waiting", "running", "stopped", "collapsed", "complete", "failed", "interrupted"]
 # waiting: the trial has not begun
@@ -339,11 +338,8 @@ class SweepInfo:
     model_digest: str = ""  # digest of all weights
     embedding_scale: Number | None = None
     device: str = ""
-    datasets: TextsByName = field(default_factory=dict)  # dataset -> digest of its classes, samples and views
-    images: TextsByName = field(default_factory=dict)  # dataset -> digest of its image files' sizes and times
-    # these digests for splits that are not searched, by dataset and split, such as `dtd test`
-    unsearched_datasets: Texts = field(default_factory=dict)
-    unsearched_images: Texts = field(default_factory=dict)
+    digests: Texts = field(default_factory=dict)  # `dtd val` -> digest of its classes, samples and views
+    image_digests: Texts = field(default_factory=dict)  # `dtd val` -> digest of its image files' sizes and times
     prompts: Texts = field(default_factory=dict)  # prompt file -> digest
     images_by_split: Mapping[Name, Count] = field(default_factory=dict)  # of a trial, times its seeds
 
@@ -370,6 +366,12 @@ class SweepInfo:
     @property
     def seeds(self) -> tuple[int, ...]:
         return tuple(self.work_settings.get("seeds", (0,)))
+
+    @property
+    def datasets(self) -> list[str]:
+        """The names of the datasets on the split that is searched."""
+        ending = f" {self.search_split}"
+        return [name.removesuffix(ending) for name in self.digests if name.endswith(ending)]
 
     @property
     def evaluate_only(self) -> bool:
@@ -420,8 +422,8 @@ class SweepInfo:
             "embedding_scale": embedding_scale,
             "device": self.device,
             "datasets": _joined(self.datasets),
-            "datasets_digest": _joined(self.datasets.values()),
-            "images_digest": _joined(self.images.values()),
+            "datasets_digest": _joined(self.digests.values()),
+            "images_digest": _joined(self.image_digests.values()),
             "prompts_digest": _joined_digests(self.prompts),
             "end_reason": self.end_reason,
             "work_tasks": str(self.work.tasks),

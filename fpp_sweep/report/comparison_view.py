@@ -187,7 +187,8 @@ def _differing_inputs(first: LoadedSweep, sweep: LoadedSweep) -> list[str]:
     if first.info.work_settings.get("limit") != sweep.info.work_settings.get("limit"):
         return []
     differing = []
-    for digests, first_digests in ((sweep.info.datasets, first.info.datasets), (sweep.info.images, first.info.images)):
+    pairs = ((sweep.info.digests, first.info.digests), (sweep.info.image_digests, first.info.image_digests))
+    for digests, first_digests in pairs:
         shared = digests.keys() & first_digests.keys()
         differing += [name for name in shared if digests[name] != first_digests[name]]
     if not differing:

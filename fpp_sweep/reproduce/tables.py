@@ -286,7 +286,7 @@ def table_of(
     distinct = {record.name: record for record in records.values()}
     metrics = resampled_metrics([column.metric for column in experiment.columns])
     measurements = measure(folder, list(distinct.values()), SPLIT, metrics)
-    scopes = scopes_of(experiment, list(info.datasets))
+    scopes = scopes_of(experiment, info.datasets)
     samples = {scope: average_over(measurements.samples, datasets) for scope, datasets in scopes.items()}
     return ResultTable(
         experiment=experiment,

@@ -74,7 +74,7 @@ class ImportedResults:
 def results_by_split(folder: SweepFolder, info: SweepInfo, rows: ImportedRows) -> dict[str, ImportedResults]:
     """Return the results on each split on which the sweep has results; raise InputError if the file does not fit it."""
     parts = rows.parts(_defaults(info, rows))
-    require_parts(parts, list(info.datasets), info.search_split, rows.file)
+    require_parts(parts, info.datasets, info.search_split, rows.file)
     sources = MeasuredSamples(folder)
     by_split: dict[str, dict[DatasetSeed, Predictions]] = {}
     for (dataset, split, seed), part in sorted(parts.items()):
@@ -133,7 +133,7 @@ def _conformal_sets(info: SweepInfo) -> list[str]:
 
 def _defaults(info: SweepInfo, rows: ImportedRows) -> DatasetSplitSeed:
     """Return dataset, split and seed of rows that do not say theirs; raise InputError if the dataset is not clear."""
-    datasets = list(info.datasets)
+    datasets = info.datasets
     if not datasets:
         raise InputError(f"{info.name} has no datasets on record; run it first", rows.file)
     if "dataset" not in rows.columns and len(datasets) > 1:

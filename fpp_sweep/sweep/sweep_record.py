@@ -55,7 +55,7 @@ class Start:
         for later_plan in later_plans.values():
             datasets.update(later_plan.datasets_by_key())
         recorded = self.record.info
-        info = with_inputs(recorded, self.space, model, datasets.values(), validation)
+        info = with_inputs(recorded, model, datasets.values(), validation)
         images = {split: later_plans.get(split, plan).images(split) for split in (*plan.datasets, *later_plans)}
         info = replace(info, images_by_split=images)
         for line in (*validation.notes, *self.space.notes(), *image_changes(recorded, info)):
@@ -203,24 +203,16 @@ def software_changes(before: SweepInfo, now: SweepInfo) -> list[str]:
 
 
 def with_inputs(
-    info: SweepInfo, space: Space, model: ModelInfo, datasets: Iterable[DatasetInfo], validation: Validation
+    info: SweepInfo, model: ModelInfo, datasets: Iterable[DatasetInfo], validation: Validation
 ) -> SweepInfo:
     """Return the record with the digests of model, prompts, and datasets of all splits.
 
     Raise InputError if the sweep is resumed and one of them has changed.
     """
-    digests: dict[str, str] = {}
-    images: dict[str, str] = {}
-    unsearched_digests = dict(info.unsearched_datasets)
-    unsearched_images = dict(info.unsearched_images)
+    digests, image_digests = dict(info.digests), dict(info.image_digests)
     for dataset in datasets:
-        if dataset.split == space.search.split:
-            digests[dataset.name] = dataset.digest
-            images[dataset.name] = dataset.images
-        else:
-            name = f"{dataset.name} {dataset.split}"
-            unsearched_digests[name] = dataset.digest
-            unsearched_images[name] = dataset.images
+        name = f"{dataset.name} {dataset.split}"
+        digests[name], image_digests[name] = dataset.digest, dataset.images
     opened = replace(
         info,
         state="running",
@@ -228,10 +220,8 @@ def with_inputs(
         model_digest=model.digest,
         embedding_scale=model.embedding_scale,
         device=model.device,
-        datasets=digests,
-        images=images,
-        unsearched_datasets=unsearched_digests,
-        unsearched_images=unsearched_images,
+        digests=digests,
+        image_digests=image_digests,
         prompts=dict(sorted({**info.prompts, **validation.prompts}.items())),
     )
     if info.model:  # an earlier driver has opened them
@@ -241,8 +231,7 @@ def with_inputs(
 
 def _require_unchanged(before: SweepInfo, now: SweepInfo) -> None:
     """Raise InputError if the model, the data or the prompts differ from those that the sweep began with."""
-    datasets = _changed_names(before.datasets, now.datasets)
-    datasets += _changed_names(before.unsearched_datasets, now.unsearched_datasets)
+    datasets = _changed_names(before.digests, now.digests)
     prompts = _changed_names(before.prompts, now.prompts)
     if before.model_digest != now.model_digest:
         problem = f"model {now.model} has other weights"
@@ -257,8 +246,7 @@ def _require_unchanged(before: SweepInfo, now: SweepInfo) -> None:
 
 def image_changes(before: SweepInfo, now: SweepInfo) -> list[str]:
     """Return a note that names the datasets whose image files have another size or time than when the sweep began."""
-    changed_splits = _changed_names(before.images, now.images)
-    changed_splits += _changed_names(before.unsearched_images, now.unsearched_images)
+    changed_splits = _changed_names(before.image_digests, now.image_digests)
     if not before.model or not changed_splits:
         return []
     return [

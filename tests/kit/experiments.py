@@ -72,7 +72,7 @@ def write_experiment(
             space=space.plain(),
             search_split="test",
             model=model,
-            datasets=dict.fromkeys(datasets, "digest"),
+            digests={f"{name} test": "digest" for name in datasets},
         )
     )
     for number, (name, result) in enumerate(results.items()):

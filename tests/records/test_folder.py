@@ -93,7 +93,7 @@ def test_a_damaged_record_of_the_sweep_is_named_with_what_saves_its_results(fold
         ("versions", {"torch": 2}, "versions.torch: must be text (2)"),
         ("work", [], "work: must be a mapping"),
         ("work", {"tasks": "3"}, "work.tasks: must be a whole number ('3')"),
-        ("datasets", ["dtd"], "datasets: must be a mapping"),
+        ("digests", ["dtd"], "digests: must be a mapping"),
         ("space", [], "space: must be a mapping"),
         ("objectives", {}, "objectives: must be a list"),
         ("objectives", [{"metric": "ece", "goal": "good"}], "objectives.goal: unknown goal 'good'"),

@@ -79,7 +79,7 @@ def sweep(tmp_path, monkeypatch):
         name="ev",
         space={"params": RANGES, "search": {"evaluate_only": True}, "work": work},
         search_split="test",
-        datasets=dict.fromkeys(CLASSES, "digest"),
+        digests={f"{name} test": "digest" for name in CLASSES},
         reference=None,
     )
     ece_after_map = replace(info.objectives[1], metric="ece@temperature_val")
@@ -199,7 +199,7 @@ def test_an_import_has_no_configuration(sweep, tmp_path):
 
 def test_one_dataset_and_split_need_no_columns_for_them(sweep, tmp_path):
     keep_first_objectives(sweep, 1)
-    sweep.write_info(replace(sweep.info(), datasets={"digits": "digest"}))
+    sweep.write_info(replace(sweep.info(), digests={"digits test": "digest"}))
     of_digits = predictions("digits", "test", 2)
     np.savez(tmp_path / "theirs.npz", id=np.array(of_digits.ids), logits=of_digits.columns["logits"])
     run_import(tmp_path / "theirs.npz")

@@ -164,7 +164,7 @@ def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(w
     def inputs_on_record(words, info, model=model):
         file.write_bytes(prompt_bytes(open_prompt(worker.clip, words), worker.clip, {}))
         validation = validate(requested, worker, plan)
-        return with_inputs(info, requested, model, plan.datasets_by_key().values(), validation)
+        return with_inputs(info, model, plan.datasets_by_key().values(), validation)
 
     started = inputs_on_record("a photo of a", replace(sweep_info(name="sweep"), model=""))
     assert inputs_on_record("a photo of a", started) == started
@@ -172,8 +172,8 @@ def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(w
         inputs_on_record("a picture of a", started)
     with pytest.raises(InputError, match="tiny has other weights"):
         inputs_on_record("a photo of a", started, replace(model, digest="another"))
-    with pytest.raises(InputError, match=r"it has other images or class names \(digits\) than when it began"):
-        inputs_on_record("a photo of a", replace(started, datasets={**started.datasets, "digits": "another"}))
+    with pytest.raises(InputError, match=r"it has other images or class names \(digits val\) than when it began"):
+        inputs_on_record("a photo of a", replace(started, digests={**started.digests, "digits val": "another"}))
 
 
 def test_a_resumed_sweep_needs_the_data_of_all_splits_of_its_start(worker):
@@ -183,19 +183,18 @@ def test_a_resumed_sweep_needs_the_data_of_all_splits_of_its_start(worker):
     assert {split for _, split in datasets} == {"val", "test", "val:10"}
 
     def open_inputs(info, datasets):
-        return with_inputs(info, requested, worker.model_info(), datasets.values(), validation)
+        return with_inputs(info, worker.model_info(), datasets.values(), validation)
 
     started = open_inputs(replace(sweep_info(name="sweep"), model=""), datasets)
     for split in ("val", "test", "val:10"):
         key = "scenes", split
         changed = {**datasets, key: replace(datasets[key], digest="another")}
-        named = "scenes" if split == requested.search.split else f"scenes {split}"
-        with pytest.raises(InputError, match=rf"class names \({named}\) than"):
+        with pytest.raises(InputError, match=rf"class names \(scenes {split}\) than"):
             open_inputs(started, changed)
         changed = {**datasets, key: replace(datasets[key], images="another")}
         assert image_changes(started, open_inputs(started, datasets)) == []
         (note,) = image_changes(started, open_inputs(started, changed))
-        assert f"({named})" in note
+        assert f"(scenes {split})" in note
 
 
 @pytest.mark.parametrize(

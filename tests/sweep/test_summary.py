@@ -38,7 +38,7 @@ from tests.kit.records import (
 
 WORK = {"model": "ViT-B-16/openai", "data_root": "my data", "limit": 10, "threads": None, "workers": 2, "seeds": [0, 1]}
 COMMAND = "fpp-sweep tune --space mine.yaml"
-RAN = {"space": {"work": WORK}, "datasets": {"dtd": "1", "pets": "2"}, "plugin_files": {"mine": "/code/mine.py"}}
+RAN = {"space": {"work": WORK}, "plugin_files": {"mine": "/code/mine.py"}}
 
 
 def notes(*records, **changes):

@@ -229,7 +229,7 @@ def test_a_sweeps_run_has_its_provenance_as_tags():
     info = replace(
         INFO,
         plugins={"mine": "01"},
-        datasets={"dtd": "ab", "pets": "cd"},
+        digests={"dtd test": "ab", "pets test": "cd"},
         work=WorkTotals(tasks=7),
         search_split="test",
     )
