@@ -39,23 +39,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not check_device(args.device, default_cache()):
             sys.exit(1)
         return
-    from fpp_sweep.sweep import api  # loads numpy, which --help does without
+    from fpp_sweep.checks.datasets import survey_datasets  # loads numpy, which --help does without
+    from fpp_sweep.sweep import api, command_line  # likewise
     from fpp_sweep.sweep import doctor as checks  # likewise
 
-    cluster_file = checks.cluster_file_of(args.cluster_file)
     options = api.Options(address=args.address, tracking_uri=args.tracking_uri)
-    with flags_in_errors(args):
-        target = checks.target_of(args.space, overrides(args), options)
-    named = target.named_datasets
-    if named is None:
-        named = checks.NamedDatasets(args.datasets or [], args.data_root, args.dataset_file)
+    space, named = None, (args.datasets or [], args.data_root, args.dataset_file)
+    if args.space is not None:
+        with flags_in_errors(args):
+            space = command_line.space_to_tune(args.space, overrides(args))
+        named = (space.work.datasets, space.work.data_root, space.work.dataset_file)
     surveys = []
     if not options.on_cluster and (args.data_root or args.dataset_file or args.datasets or args.verify):
-        surveys = checks.survey(named)  # refuses a wrong name before anything is printed
-    is_well = checks.print_findings(target, cluster_file)
+        surveys = survey_datasets(*named)  # refuses a wrong name before anything is printed
+    is_well = checks.print_findings(space, options, args.cluster_file)
     if surveys:
         print()
-        is_well &= checks.print_datasets(surveys, named.data_root, verify=args.verify)
+        is_well &= checks.print_datasets(surveys, named[1], verify=args.verify)
     print("verdict: nothing is wrong" if is_well else "verdict: something is wrong, see above")
     if not is_well:
         sys.exit(1)

@@ -30,9 +30,9 @@ from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.doctor import Target, check_mlflow, check_plan_of, findings_by_machine, target_of
+from fpp_sweep.sweep.command_line import space_to_tune
+from fpp_sweep.sweep.doctor import check_mlflow, check_plan_of, findings_by_machine, worker_to_check
 from fpp_sweep.sweep.plan import splits_of_space
-from fpp_sweep.sweep.worker_pool import worker_spec
 from tests.kit.datasets import build_coop
 from tests.kit.disks import mounted
 from tests.kit.processes import ROOT, environment, killed_at_end, start_tune
@@ -86,9 +86,7 @@ class Setup:
 
     def sweep(self):
         """Return all that `doctor --space` finds."""
-        space = self.space()
-        spec = replace(worker_spec(space, gpus=0.0), threads=1)
-        return findings_by_machine(Target(worker=spec, options=Options(), space=space), None)["here"]
+        return findings_by_machine(self.space(), Options(), None)["here"]
 
 
 @pytest.fixture
@@ -281,7 +279,7 @@ FAULTS = [  # a function that plants the fault, and the finding: subject, state,
     (gpu_tool("echo No devices were found; exit 6"), "GPUs", "note", "No devices were found", ""),
     (file_named_like_sweeps, "sweeps", "wrong", "Not a directory", "--out"),
     (unusable_store, "MLflow", "wrong", "not usable as MLflow's database", "--tracking-uri"),
-    (protected_store, "MLflow", "wrong", "Permission denied; allow this user to read and write it", ""),
+    (protected_store, "MLflow", "wrong", "readonly database", "another store"),
     (missing_weights, "weights", "wrong", "nowhere.pt", "--model"),
     (weights_of_another_model, "weights", "wrong", "small.pt", "--model"),
     (unknown_dataset, "datasets", "wrong", "unknown dataset 'anmals'", "correct the dataset's name"),
@@ -368,8 +366,8 @@ def test_a_sound_setup_gives_no_alarm_and_doctor_makes_no_folder(setup, plant):
 
 @pytest.mark.parametrize(("setting", "is_checked"), [("device=auto", True), ("gpus_per_worker=0", False)])
 def test_gpus_are_checked_only_for_a_sweep_that_may_use_them(setting, is_checked):
-    target = target_of(ROOT / "search_spaces/smoke.yaml", [f"work.{setting}"], Options())
-    subjects = {finding.subject for finding in machine.check_machine(target.worker, False)}
+    space = space_to_tune(ROOT / "search_spaces/smoke.yaml", [f"work.{setting}"])
+    subjects = {finding.subject for finding in machine.check_machine(worker_to_check(space, Options()), False)}
     assert ("GPUs" in subjects) is is_checked
 
 

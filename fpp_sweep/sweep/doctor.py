@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -13,21 +12,14 @@ from typing import TYPE_CHECKING
 
 from fpp_sweep.checks.cluster_file import ClusterFile, check_cluster_file, read_cluster_file
 from fpp_sweep.checks.data import check_all
-from fpp_sweep.checks.datasets import (
-    DatasetSurvey,
-    copies_in_two_splits,
-    dataset_table,
-    survey_datasets,
-    unreadable_images,
-)
+from fpp_sweep.checks.datasets import DatasetSurvey, copies_in_two_splits, dataset_table, unreadable_images
 from fpp_sweep.checks.findings import Finding, compare_machines, finding_table, run_check
 from fpp_sweep.checks.machine import check_disk, check_machine
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.errors import escaped, problem_of_system
+from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.command_line import space_to_tune
 from fpp_sweep.sweep.plan import check_before_ray_start, check_plan, sources_of, splits_of_space
 from fpp_sweep.sweep.worker_pool import (
     findings_of_nodes,
@@ -45,60 +37,12 @@ if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
 
 
-@dataclass(frozen=True, slots=True)
-class NamedDatasets:
-    """Datasets and groups by name, and where their files are."""
-
-    names: Sequence[str]
-    data_root: str | None
-    dataset_file: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The sweep that is checked, or the machine alone."""
-
-    worker: WorkerSpec
-    options: Options
-    space: Space | None = None
-
-    @property
-    def datasets(self) -> tuple[str, ...]:
-        if self.space is None:
-            return ()
-        return self.space.work.datasets or ("custom",)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that the sweep reads; the first one is searched."""
-        if self.space is None:
-            return ()
-        return tuple(splits_of_space(self.space))
-
-    @property
-    def named_datasets(self) -> NamedDatasets | None:
-        if self.space is None:
-            return None
-        work = self.space.work
-        return NamedDatasets(work.datasets, work.data_root, work.dataset_file)
-
-    @property
-    def tracking_uri(self) -> str | None:
-        """The MLflow store of the sweep; for the machine alone, the one that is named, or None."""
-        named = self.options.tracking_uri
-        if self.space is None:
-            return named
-        return uri_of_new_sweep(named or self.space.work.tracking_uri)
-
-
-def target_of(path: Path | None, overrides: Sequence[str], options: Options) -> Target:
-    """Return the sweep of a space file; without a file, the machine alone."""
-    if path is None:
-        return Target(worker=WorkerSpec(model="tiny", folder=os.getcwd()), options=options)
-    space = space_to_tune(path, overrides)
+def worker_to_check(space: Space | None, options: Options) -> WorkerSpec:
+    """Return what a worker of the sweep opens, or without a space one of the embedded model."""
+    if space is None:
+        return WorkerSpec(model="tiny", folder=os.getcwd())
     device = "auto" if gpus_of_a_worker(space.work, gpus_of_session=1.0) else "cpu"
-    worker = replace(worker_spec(space, gpus=0.0), device=device, plugins=options.plugins)
-    return Target(worker=worker, options=options, space=space)
+    return replace(worker_spec(space, gpus=0.0), device=device, plugins=options.plugins)
 
 
 def start_finding(space: Space, options: Options) -> Finding:
@@ -145,18 +89,6 @@ def check_plan_of(space: Space, worker: Worker) -> Finding:
 NODE_SECONDS = 600.0  # for a node to answer: it loads the model, and classifies some images of every dataset
 
 
-def cluster_file_of(path: Path | None) -> ClusterFile | None:
-    """Read the cluster file, if one is given; raise InputError if it is not one."""
-    if path is None:
-        return None
-    return read_cluster_file(path)
-
-
-def survey(named: NamedDatasets) -> list[DatasetSurvey]:
-    """Look for datasets and their splits; raise InputError for an unknown name or a dataset file with an error."""
-    return survey_datasets(named.names, named.data_root, named.dataset_file)
-
-
 def print_datasets(surveys: Sequence[DatasetSurvey], data_root: str | None, *, verify: bool) -> bool:
     """Print which datasets there are; return False if a requested one is missing or its splits share images.
 
@@ -177,33 +109,39 @@ def print_datasets(surveys: Sequence[DatasetSurvey], data_root: str | None, *, v
     return are_requested_sound and not problems and not copies
 
 
-def print_findings(target: Target, cluster_file: ClusterFile | None) -> bool:
+def print_findings(space: Space | None, options: Options, cluster_file: Path | None) -> bool:
     """Print what was found on each machine; return whether nothing is wrong."""
-    findings = compare_machines(findings_by_machine(target, cluster_file))
+    findings = compare_machines(findings_by_machine(space, options, cluster_file))
     print(finding_table(findings))
     return all(finding.state != "wrong" for found in findings.values() for finding in found)
 
 
-def findings_by_machine(target: Target, cluster_file: ClusterFile | None) -> dict[str, list[Finding]]:
-    """Return what is found on this machine, or on the driver and every node of a cluster."""
-    space, worker = target.space, target.worker
+def findings_by_machine(space: Space | None, options: Options, cluster_file: Path | None) -> dict[str, list[Finding]]:
+    """Return what is found on this machine, or on the driver and every node of a cluster.
+
+    Without a space, the machine alone is checked. Raise InputError if the cluster file is not one.
+    """
+    values = read_cluster_file(cluster_file) if cluster_file else None
+    worker = worker_to_check(space, options)
+    datasets: Sequence[str] = ()
+    splits: Sequence[str] = ()
     check_plan = None
     sweep = []
     if space is not None:
+        datasets, splits = space.work.datasets or ("custom",), splits_of_space(space)
         check_plan = partial(check_plan_of, space)
-        sweep.append(start_finding(space, target.options))  # before the cluster is joined, as a sweep does
-    if not target.options.on_cluster:
+        sweep.append(start_finding(space, options))  # before the cluster is joined, as a sweep does
+    if not options.on_cluster:
         if space is not None:
             sweep.append(room_finding(space, on_cluster=False))
-        here = check_all(worker, target.datasets, target.splits, check_plan, False)
-        return {"here": [*here, *sweep, *_check_output(target), *_check_cluster_file(cluster_file, None)]}
-    with session(target.options.address, cpus=1, verbose=False):
+        here = check_all(worker, datasets, splits, check_plan, False)
+        return {"here": [*here, *sweep, *_check_output(space, options), *_check_cluster_file(values, None)]}
+    with session(options.address, cpus=1, verbose=False):
         if space is not None:
             sweep.append(room_finding(space, on_cluster=True))
-        arguments = (worker, target.datasets, target.splits, check_plan, True)
-        nodes = findings_of_nodes(check_all, *arguments, seconds=NODE_SECONDS)
-    driver = [*check_machine(worker, True), *sweep, *_check_output(target)]
-    return {"driver": [*driver, *_check_cluster_file(cluster_file, list(nodes))], **nodes}
+        nodes = findings_of_nodes(check_all, worker, datasets, splits, check_plan, True, seconds=NODE_SECONDS)
+    driver = [*check_machine(worker, True), *sweep, *_check_output(space, options)]
+    return {"driver": [*driver, *_check_cluster_file(values, list(nodes))], **nodes}
 
 
 def _check_cluster_file(cluster_file: ClusterFile | None, nodes: Sequence[str] | None) -> list[Finding]:
@@ -213,37 +151,23 @@ def _check_cluster_file(cluster_file: ClusterFile | None, nodes: Sequence[str] |
     return [run_check("cluster file", remedy, partial(check_cluster_file, cluster_file, nodes))]
 
 
-def _check_output(target: Target) -> list[Finding]:
-    """Check what the driver writes to: the folder of sweeps, and MLflow's store."""
+def _check_output(space: Space | None, options: Options) -> list[Finding]:
+    """Check what the driver writes to: the folder of sweeps, and MLflow's store, without a space if it is named."""
     findings = []
-    if target.space is not None:
-        folder = Path(target.options.root).absolute()
+    uri = options.tracking_uri
+    if space is not None:
+        uri = uri_of_new_sweep(uri or space.work.tracking_uri)
+        folder = Path(options.root).absolute()
         findings.append(run_check("sweeps", "make room, allow writing, or set --out", partial(check_disk, folder)))
-    if target.tracking_uri:
-        check = partial(check_mlflow, target.tracking_uri)
-        findings.append(run_check("MLflow", "name another store with --tracking-uri", check))
+    if uri:
+        findings.append(run_check("MLflow", "name another store with --tracking-uri", partial(check_mlflow, uri)))
     return findings
 
 
 def check_mlflow(uri: str) -> Finding:
     """Require a store that can be used; no database is made or upgraded."""
-    file = sqlite_file(uri)
-    if file is None:
+    if sqlite_file(uri) is None:
         open_store(uri)
     else:
         check_address(uri)
-        _require_writable(file)
     return Finding("ok", version("mlflow"))
-
-
-def _require_writable(file: Path) -> None:
-    """Raise OSError if a database's file, or the folder of its journal and lock, cannot be written; no byte changes.
-
-    SQLite itself opens such a file for reading only, and says so when it writes.
-    """
-    try:
-        tempfile.TemporaryFile(dir=file.parent).close()
-        if file.exists():
-            file.open("r+b").close()
-    except OSError as error:
-        raise OSError(problem_of_system(OSError(error.errno, error.strerror, str(file)))) from error

@@ -154,8 +154,11 @@ def _check_form(uri: str) -> None:
 
 def _check_file(uri: str, file: Path) -> None:
     """Refuse a file that cannot be written; nothing is written here."""
-    if not file.resolve().parent.is_dir():
-        raise InputError(f"tracking URI {uri}: the folder {file.resolve().parent} does not exist; create it")
+    folder = file.resolve().parent
+    if not folder.is_dir():
+        raise InputError(f"tracking URI {uri}: the folder {folder} does not exist; create it")
+    if not os.access(folder, os.W_OK | os.X_OK):  # MLflow writes a journal and artifacts beside the file
+        raise InputError(f"tracking URI {uri}: the folder {folder} cannot be written; allow it, or name another file")
     problem = ""
     if file.is_file():
         try:
