@@ -134,8 +134,6 @@ def with_command(folder: SweepFolder, space: Space, command: Command, plugins: M
     """Return the space that a command of `steer` asks for; raise InputError if the folder cannot answer it."""
     if command.kind == "set":
         asked = recorded_space(space.plain(), "steer set", command.words)
-        # a command that this machine runs comes from its user, never from a file of the folder
-        asked = replace(asked, search=replace(asked.search, notify=space.search.notify))
         require_askable(folder, asked, plugins)
         return asked
     point = check_point(_assigned_values(command.words), space.searched(), space.start())

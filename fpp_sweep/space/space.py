@@ -47,7 +47,7 @@ MIN_MAPPED_IMAGES = 50  # images that the fit of a post-hoc map, or of conformal
 DEFAULT_TRIALS = 16  # if no budget is given
 DEFAULT_SAMPLER: Sampler = "auto"
 
-NEED_RAY = ("search.wall_clock", "search.gpu_hours", "search.concurrency", "search.notify", "work.task_timeout")
+NEED_RAY = ("search.wall_clock", "search.gpu_hours", "search.concurrency", "work.task_timeout")
 
 
 PRESET_NAMES = ["auto", *PRESETS]
@@ -446,13 +446,9 @@ class Space:
             require(is_default, "needs workers on Ray; give --workers, or leave the key out", key)
 
     def plain(self) -> dict[str, Any]:
-        """Return plain values from which `space_of`, or `parse_space` on their YAML, makes this space again.
-
-        Only the command of `search.notify` is left out: a receiver of the record must not run it.
-        """
+        """Return plain values from which `space_of`, or `parse_space` on their YAML, makes this space again."""
         document = asdict(self)
         document["params"] = {param.key: param.plain() for param in self.params}
-        del document["search"]["notify"]
         for key in ("objectives", "constraints"):
             document[key] = [_without_none(criterion) for criterion in document[key]]
         for key in list(document):

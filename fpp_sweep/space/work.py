@@ -227,7 +227,6 @@ class Search:
     margin: Annotated[Mapping[str, NotNegative], BeforeValidator(_check_margins)] = field(default_factory=dict)
     floor: Above0 = DEFAULT_FLOOR  # points of accuracy that a trial may be below zero_shot
     gate: Gate = None  # largest drift of a pretraining; none: by model; false: no gate
-    notify: Text | None = None  # a command that gets the state and the front at the end
 
 
 # ------------------------------------------------------------ work

@@ -24,7 +24,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import command_line, note, printable
 from fpp_sweep.sweep.api import Options, Sweep
-from fpp_sweep.sweep.folders import reserved_folder
+from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.live import print_heading
 from fpp_sweep.sweep.plan import check_before_local_start, check_before_ray_start
 from fpp_sweep.sweep.show import print_trial
@@ -195,21 +195,21 @@ def run_command(
     options = replace(options, command=command_line(command, words))
     check = check_before_local_start if in_process else check_before_ray_start
     check(space, options)  # before the sweep has a folder and a page is announced
-    with reserved_folder(space, options) as folder:
-        options = replace(options, root=folder.path.parent, name=folder.path.name)
-        try:
-            announce(space, options, folder)
-            sweep = _run(space, options, folder, in_process=in_process)
-        except MachineError as error:  # no summary is printed: the disk may be what failed
-            print(f"error: {printable(error)}", file=sys.stderr)
-            print_next_command(folder, command, words, "stopped")
-            sys.exit(1)
-        except KeyboardInterrupt:
-            if folder.has_sweep:
-                with suppress(KeyboardInterrupt):  # another Ctrl-C skips the summary
-                    print("\n".join(summary_lines(folder)))
-            print_next_command(folder, command, words, "interrupted")
-            sys.exit(INTERRUPTED)
+    folder = sweep_folder(space, options)
+    options = replace(options, root=folder.path.parent, name=folder.path.name)
+    try:
+        announce(space, options, folder)
+        sweep = _run(space, options, folder, in_process=in_process)
+    except MachineError as error:  # no summary is printed: the disk may be what failed
+        print(f"error: {printable(error)}", file=sys.stderr)
+        print_next_command(folder, command, words, "stopped")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        if folder.has_sweep:
+            with suppress(KeyboardInterrupt):  # another Ctrl-C skips the summary
+                print("\n".join(summary_lines(folder)))
+        print_next_command(folder, command, words, "interrupted")
+        sys.exit(INTERRUPTED)
     print("\n".join(summary_lines(folder, mlflow_links=sweep.mlflow_links)))
     if export:
         print(export_results(folder))

@@ -1,4 +1,4 @@
-"""The driver of a sweep: search, display, report, notifications and MLflow, kept in order however it ends.
+"""The driver of a sweep: search, display, report and MLflow, kept in order however it ends.
 
 Importing this module takes seconds and loads Ray. Ray reads its environment variables at that moment, so import the
 module only after `workers.session` has set them.
@@ -6,23 +6,19 @@ module only after `workers.session` has set them.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 from fpp_sweep.records.folder import SweepFolder, SweepRecord
-from fpp_sweep.records.front import front_of
 from fpp_sweep.search.job import TrialContext
 from fpp_sweep.search.question import TAKEN_OVER, asked_now, with_answer
 from fpp_sweep.search.searcher import SweepSearcher, run_tune
-from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.errors import InputError, first_line
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import RESUMES_LEFT, Options
@@ -37,7 +33,6 @@ from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.workers.ray_session import end_services
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
 
-NOTIFY_TIMEOUT = 10.0  # seconds for the command of `search.notify`
 # seconds that the end of a sweep waits for MLflow
 DELIVERY_TIMEOUT = 60.0
 INTERRUPTED_DELIVERY_TIMEOUT = 10.0  # after an interrupt
@@ -148,7 +143,7 @@ class SweepDriver:
     # ------------------------------------------------------------ the end
 
     def end(self, state: EndState) -> None:
-        """Record the state in which the sweep ends, notify the user, write the report, and deliver to MLflow."""
+        """Record the state in which the sweep ends, write the report, and deliver to MLflow."""
         if state == "interrupted":
             self.delivery_timeout = INTERRUPTED_DELIVERY_TIMEOUT
         with suppress(KeyboardInterrupt):  # the poller may interrupt as well
@@ -170,13 +165,7 @@ class SweepDriver:
         self.reporter.close()
         with suppress(OSError):  # a full disk
             self.searcher.study.export(self.folder.study_file, self.folder.path.name)
-        self._deliver(self.delivery_timeout)
-        if self.context.space.search.notify:
-            notify(self.context.space.search.notify, self.folder)
-
-    def _deliver(self, timeout: float) -> None:
-        """Bring MLflow up to date within a time; print the command that delivers the rest later."""
-        problem = self.mlflow.close(timeout)
+        problem = self.mlflow.close(self.delivery_timeout)
         if problem:
             print_later_delivery(self.folder, self.uri, problem)
 
@@ -194,28 +183,6 @@ class SweepDriver:
         print_next_command(self.folder, "", (), "stopped")
         sys.stderr.flush()
         os._exit(1)  # `sys.exit` would end this thread only
-
-
-def notify(command: str, folder: SweepFolder) -> None:
-    """Run the command for a sweep that has ended; note a failure, which never affects the sweep."""
-    info = folder.info()
-    metrics = metrics_of(info.objectives)
-    values = {}
-    for member in front_of(info, folder.trials()).members:
-        values[member.name] = dict(zip(metrics, member.values or (), strict=True))
-    message = json.dumps({"state": info.state, "sweep": str(folder.path), "front": values})
-    try:
-        subprocess.run(
-            shlex.split(command),
-            input=message,
-            text=True,
-            timeout=NOTIFY_TIMEOUT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        note(f"search.notify: {first_line(error)}")
 
 
 def resume_in_new_process(folder: SweepFolder, resumes_left: int) -> None:

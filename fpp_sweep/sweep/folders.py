@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -16,17 +14,6 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.names import require_folder_name
 from fpp_sweep.sweep.api import Options
-
-
-@contextmanager
-def reserved_folder(space: Space, options: Options) -> Iterator[SweepFolder]:
-    """Yield the folder of `sweep_folder`; after the block, remove it if it is empty, as a sweep was refused."""
-    folder = sweep_folder(space, options)
-    try:
-        yield folder
-    finally:
-        with suppress(OSError):  # a folder that is not empty stays
-            folder.path.rmdir()
 
 
 def sweep_folder(space: Space, options: Options) -> SweepFolder:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import RenderableType
@@ -16,7 +16,6 @@ from rich.text import Text
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metric_of, values_of
-from fpp_sweep.records.pareto import hypervolume
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.state import SweepProgress, progress_of
 from fpp_sweep.records.texts import format_metric, format_values
@@ -98,70 +97,58 @@ def _final_stage(search: Mapping[str, Any], split: str) -> str:
     return text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Status:
-    """Progress, rates, front and troubles of a running sweep."""
+    """A running sweep as the terminal shows it."""
 
-    phase: str  # baselines, search, test, ...
-    ended: Mapping[str, int]  # number of trials by state
-    running: int
-    total: int | None  # trials; None: as many as the time allows
-    images_per_second: float | None
-    front_size: int
-    best: Sequence[float]  # the front's best value in each objective; empty without members
-    hypervolume: float | None
+    phase: str  # baselines, search, final stage, ...
     whole: SweepProgress  # with the stages after the search
-    workers: int
-    note: str  # empty if there is none
-    baselines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # values, by name
-    doing: Sequence[str] = ()  # long tasks of the workers
-
-    @property
-    def n_ended(self) -> int:
-        return sum(self.ended.values())
+    lines: Sequence[str]  # trials, rates, long tasks, the front, problems
 
 
 def live_status(searcher: SweepSearcher, scheduler: SchedulerStatus, info: SweepInfo, *, seconds: float) -> Status:
     """Return the state of a sweep whose driver has worked for `seconds`."""
-    front = front_of(info, searcher.records())
-    baselines = {baseline.label: values_of(baseline) for baseline in front.baselines}
-    notes = list(scheduler.notes)
-    images_per_second = None
+    records = searcher.records()
+    whole = progress_of(info, records, info.spent + seconds)
+    rates = [plural(scheduler.workers, "worker")]
     if scheduler.counts.images:
-        images_per_second = scheduler.counts.images / seconds
-    return Status(
-        phase=searcher.phase,
-        ended=searcher.ended(),
-        running=searcher.n_running,
-        total=searcher.total,
-        images_per_second=images_per_second,
-        front_size=len(front.members),
-        best=_best_values(front),
-        hypervolume=_hypervolume(front),
-        whole=progress_of(info, searcher.records(), info.spent + seconds),
-        workers=scheduler.workers,
-        note="; ".join(notes),
-        baselines=baselines,
-        doing=scheduler.doing,
-    )
+        rates = [f"{scheduler.counts.images / seconds:.3g} images/s on {rates[0]}"]
+    if whole.text:
+        rates.append(whole.text)
+    lines = [_counts(searcher), ", ".join(rates), *_tasks(scheduler.doing)]
+    front = front_of(info, records)
+    if front.members:
+        lines.append(_front_text(front))
+    return Status(searcher.phase, whole, [*lines, *scheduler.notes])
 
 
-def _best_values(front: Front) -> list[float]:
-    """Return the best value in each objective of the front."""
-    if not front.members:
-        return []
+def _counts(searcher: SweepSearcher) -> str:
+    states = searcher.ended()
+    ended = plural(states.total(), "trial")
+    if searcher.total is not None:
+        ended = f"{states.total()}/{plural(searcher.total, 'trial')}"
+    counts = [ended]
+    for state in ("failed", "stopped", "collapsed"):
+        if states[state]:
+            counts.append(f"{states[state]} {state}")
+    return ", ".join([*counts, f"{searcher.n_running} running"])
+
+
+def _tasks(doing: Sequence[str]) -> list[str]:
+    lines = list(doing[:TASKS_SHOWN])
+    if len(doing) > TASKS_SHOWN:
+        lines.append(f"and {plural(len(doing) - TASKS_SHOWN, 'task')} more")
+    return lines
+
+
+def _front_text(front: Front) -> str:
+    """Return the size of the front and its best value in each objective."""
     best = []
-    for index, goal in enumerate(front.goals):
-        column = [values_of(member)[index] for member in front.members]
-        choose = max if goal == "max" else min
-        best.append(choose(column))
-    return best
-
-
-def _hypervolume(front: Front) -> float | None:
-    if front.reference is None or not front.members:
-        return None
-    return hypervolume([values_of(member) for member in front.members], front.goals, front.reference)
+    for index, objective in enumerate(front.objectives):
+        choose = max if objective.goal == "max" else min
+        value = choose(values_of(member)[index] for member in front.members)
+        best.append(f"{objective.metric} {format_metric(objective.metric, value)}")
+    return f"front of {len(front.members)}, best {', '.join(best)}"
 
 
 REDRAW_INTERVAL = 0.2  # seconds between two states of the block on a terminal
@@ -232,24 +219,21 @@ class Display:
 
     def _draw(self, status: Status, *, last: bool = False) -> None:
         if not self._screen.terminal:
-            self._screen.draw([status_line(status, self.objectives)])
+            self._screen.draw([status_line(status)])
             return
-        lines = list(status_block(status, self.objectives, self._screen.columns()))
+        lines = list(status_block(status, self._screen.columns()))
         if last:
             self._screen.draw(lines, [])
         else:
             self._screen.draw([], lines)
 
 
-def status_line(status: Status, objectives: Sequence[Objective]) -> str:
+def status_line(status: Status) -> str:
     """Return the status on one line, for a log."""
-    texts = [f"{status.phase}: {_counts(status)}", *_rates(status), *_tasks(status), *_front_notes(status, objectives)]
-    if status.note:
-        texts.append(status.note)
-    return escaped("; ".join(texts))
+    return escaped(f"{status.phase}: {'; '.join(status.lines)}")
 
 
-def status_block(status: Status, objectives: Sequence[Objective], columns: int) -> Iterator[RenderableType]:
+def status_block(status: Status, columns: int) -> Iterator[RenderableType]:
     """Yield the lines of the status, for a terminal; the first has a bar if the total is known and there is room."""
     cells: list[RenderableType] = [Text(f"{escaped(status.phase):<9}", "bold")]
     if status.whole.total and columns >= MIN_COLUMNS_FOR_BAR:
@@ -257,69 +241,12 @@ def status_block(status: Status, objectives: Sequence[Objective], columns: int) 
             status.whole.total, status.whole.done, BAR_WIDTH, complete_style="green", finished_style="green"
         )
         cells.append(bar)
-    cells.append(Text(_counts(status), no_wrap=True))
+    cells.append(Text(escaped(status.lines[0]), no_wrap=True))
     first_line = Table.grid(padding=(0, 1, 0, 0))
     first_line.add_row(*cells)
     yield first_line
-    lines = [", ".join(_rates(status)), *_tasks(status), *_front_notes(status, objectives)]
-    if status.note:
-        lines.append(status.note)
-    for line in lines:
+    for line in status.lines[1:]:
         yield Text(f"{'':<9} {escaped(line)}")
-
-
-def _counts(status: Status) -> str:
-    ended = plural(status.n_ended, "trial")
-    if status.total is not None:
-        ended = f"{status.n_ended}/{plural(status.total, 'trial')}"
-    counts = [ended]
-    for state in ("failed", "stopped", "collapsed"):
-        if status.ended.get(state):
-            counts.append(f"{status.ended[state]} {state}")
-    return ", ".join([*counts, f"{status.running} running"])
-
-
-def _rates(status: Status) -> list[str]:
-    rates = [plural(status.workers, "worker")]
-    if status.images_per_second is not None:
-        rates = [f"{status.images_per_second:.3g} images/s on {rates[0]}"]
-    if status.whole.text:
-        rates.append(status.whole.text)
-    return rates
-
-
-def _tasks(status: Status) -> list[str]:
-    lines = list(status.doing[:TASKS_SHOWN])
-    if len(status.doing) > TASKS_SHOWN:
-        lines.append(f"and {plural(len(status.doing) - TASKS_SHOWN, 'task')} more")
-    return lines
-
-
-def _front_notes(status: Status, objectives: Sequence[Objective]) -> list[str]:
-    """Return the best value of the front in each objective, and the hypervolume."""
-    notes = []
-    if status.best:
-        best = ", ".join(_best_value(status, index, objective) for index, objective in enumerate(objectives))
-        notes.append(f"front of {status.front_size}, best {best}")
-    if status.hypervolume is not None:
-        note = f"hypervolume {status.hypervolume:.4g}"
-        if not status.hypervolume:
-            note += " (no trial beats its corner in every objective)"
-        notes.append(note)
-    return notes
-
-
-def _best_value(status: Status, index: int, objective: Objective) -> str:
-    """Return the front's best value in an objective, with the best baseline if that is better."""
-    choose = max if objective.goal == "max" else min
-    best = status.best[index]
-    text = f"{objective.metric} {format_metric(objective.metric, best)}"
-    if not status.baselines:
-        return text
-    name, values = choose(status.baselines.items(), key=lambda item: item[1][index])
-    if choose(best, values[index]) == best:
-        return text
-    return f"{text} ({name} {format_metric(objective.metric, values[index])})"
 
 
 def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front: bool = False) -> str:

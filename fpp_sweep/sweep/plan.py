@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -11,7 +9,6 @@ from typing import Any, NamedTuple, Protocol
 from fpp_sweep.core.datasets import custom_datasets, list_split, require_known, require_possible_split, resolve
 from fpp_sweep.core.models.names import require_model
 from fpp_sweep.search.finalists import later_plans
-from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import TrialConfig, require_prompt, require_templates
@@ -152,13 +149,14 @@ def sources_of(space: Space) -> set[TextSource]:
 
 def _possible_starts(space: Space) -> list[TrialConfig]:
     """Return a config for each combination of the settings that say where adaptation starts."""
+    points: list[Mapping[str, Any]] = [{}]
     if space.grid:
-        points = space.grid_points()
+        points = list(space.grid_points())
     else:
-        points = [{}]
-        for param in space.params:  # sorted: a parameter comes after those that its conditions name
+        for param in space.params:
             if param.key in START_SETTINGS:
-                points = _extended(points, param)
+                without = points if param.when else []  # its conditions may fail
+                points = [{**point, param.key: choice} for point in points for choice in param.choices] + without
     starts = []
     for point in points:
         start = {key: value for key, value in point.items() if key in START_SETTINGS}
@@ -166,39 +164,11 @@ def _possible_starts(space: Space) -> list[TrialConfig]:
     return starts
 
 
-def _extended(points: Iterable[Mapping[str, Any]], param: Param) -> list[dict[str, Any]]:
-    """Return the points with each choice of the parameter, and without the parameter where its conditions may fail."""
-    known_conditions = {key: allowed for key, allowed in param.when.items() if key in START_SETTINGS}
-    has_unknown_conditions = len(known_conditions) < len(param.when)  # on settings that the points leave out
-    extended = []
-    for point in points:
-        is_possible = all(point.get(key) in allowed for key, allowed in known_conditions.items())
-        if is_possible:
-            for choice in param.choices:
-                extended.append({**point, param.key: choice})
-        if not is_possible or has_unknown_conditions:
-            extended.append(dict(point))
-    return extended
-
-
-def command_words(command: str) -> list[str]:
-    """Return the command's words, split as a shell does; raise InputError if it cannot be run."""
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise InputError(f"cannot parse the command ({error}); correct its quotes", "search.notify") from error
-    if not words or not shutil.which(words[0]):
-        raise InputError(f"there is no program {command!r}; give a command that runs here", "search.notify")
-    return words
-
-
 def check_before_start(space: Space, options: Options) -> None:
     """Raise InputError if the cluster cannot be reached, or something that the space names cannot be used.
 
     On a cluster only the first worker can tell about files: it may see others than the driver.
     """
-    if space.search.notify:
-        command_words(space.search.notify)
     if options.address is not None and options.on_cluster:
         require_reachable(options.address)
         return

@@ -1,6 +1,5 @@
-"""The driver: the record that it keeps of the sweep, the time left that it shows, its end, and the user's command."""
+"""The driver: the record that it keeps of the sweep, the time left that it shows, and its end."""
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,19 +8,15 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.records import WorkTotals
 from fpp_sweep.search.job import TrialContext
-from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError, MachineError
-from fpp_sweep.sweep import driver
 from fpp_sweep.sweep import driver as driver_module
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.driver import SweepDriver
-from fpp_sweep.sweep.plan import command_words
 from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
 from tests.kit.names import ZERO_SHOT
-from tests.kit.processes import SMALL_SPACE
-from tests.kit.records import baseline, below_floor, build_sweep, running, sweep_info, trial
+from tests.kit.records import baseline, below_floor, running, sweep_info, trial
 from tests.kit.spaces import small_space
 from tests.kit.tasks import dataset_info
 
@@ -78,7 +73,7 @@ def test_the_corner_is_the_worst_of_the_baselines_or_the_reference_of_the_space(
     [
         ([(70.0, 9.0)], "front of 1, best accuracy 70.00, ece 9.00"),
         ([(70.0, 9.0), (72.0, 11.0)], "front of 2, best accuracy 72.00, ece 9.00"),
-        ([], "0 running;"),
+        ([], "0 running; 35 images/s on 2 workers"),
     ],
 )
 def test_the_status_has_the_best_values_of_the_front_without_trials_below_the_floor(
@@ -92,10 +87,13 @@ def test_the_status_has_the_best_values_of_the_front_without_trials_below_the_fl
         folder.write_trial(trial(number, accuracy, ece))
     folder.write_trial(below_floor(len(points), 3.0, 0.5))
     driver = make_driver(folder, small_space())
-    driver._show_status(STATUS)
+    driver.recorder.seconds = lambda: 2.0
+    doing = tuple(f"set{number}: features: 30/100 images" for number in range(5))
+    driver._show_status(replace(STATUS, doing=doing))
     line = capsys.readouterr().err
     assert note in line
     assert ("front of" in line) == bool(points)
+    assert f"; {'; '.join(doing[:3])}; and 2 tasks more" in line
 
 
 def test_work_and_time_of_a_second_driver_are_added_to_the_firsts(tmp_path, make_driver):
@@ -161,43 +159,3 @@ def test_an_interrupted_search_is_recorded_reported_and_delivered(tmp_path, make
         driver.run()
     assert folder.info().state == "interrupted"
     assert ended == ["report", driver_module.INTERRUPTED_DELIVERY_TIMEOUT]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return build_sweep(tmp_path / "made", report=False)
-
-
-def test_the_command_gets_the_state_and_the_front_as_json(folder, tmp_path):
-    received = tmp_path / "received.json"
-    driver.notify(f"""sh -c 'cat > "{received}"'""", folder)
-    message = json.loads(received.read_text())
-    assert (message["state"], message["sweep"]) == ("finished", str(folder.path))
-    ((name, values),) = message["front"].items()
-    assert list(values.values()) == folder.trial(name).values
-
-
-@pytest.mark.parametrize(
-    ("command", "line"),
-    [
-        ("false", "Command '['false']' returned non-zero exit status 1."),
-        ("sleep 1000", "Command '['sleep', '1000']' timed out after"),
-        ("no-such-command --now", "[Errno 2] No such file"),
-    ],
-)
-def test_a_command_that_fails_or_hangs_is_noted_and_ended(folder, command, line, capsys, monkeypatch):
-    monkeypatch.setattr(driver, "NOTIFY_TIMEOUT", 0.5)
-    driver.notify(command, folder)
-    assert capsys.readouterr().err.startswith(f"note: search.notify: {line}")
-
-
-@pytest.mark.parametrize("command", ["no-such-command --now", "'"])
-def test_a_command_that_cannot_be_run_is_refused(command):
-    with pytest.raises(InputError, match=r"^search\.notify: "):
-        command_words(command)
-
-
-def test_the_command_is_not_in_the_record_which_others_may_receive():
-    space = parse_space(SMALL_SPACE, "small.yaml", ["search.notify=curl https://hooks/mine"])
-    assert space.search.notify == "curl https://hooks/mine"
-    assert "hooks" not in json.dumps(space.plain())
