@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,14 +45,13 @@ SAMPLES, VIEWS = 4, 8  # of a method
 TOLERANCE = 1e-2  # of a probability: AdamW's first step has the sign of a gradient, which rounding may turn
 PREDICTIONS = 64  # of a metric
 TRIALS = 12  # of a sampler's study
-FAILED, RUNNING, BROKEN = (3,), (5,), (1, 2)  # numbers of these trials that failed, run, and break a constraint
+FAILED, BROKEN = (3,), (1, 2)  # numbers of these trials that failed, and that break a constraint
 SPACE = """
 params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
   fpp.steps: {low: 1, high: 1000}
   method: [tpt, ctpt]
 """
-WITHOUT_TENSORS = (str, bytes, int, float, type, type(None))  # a tokenizer's vocabulary has 50,000 such values
 
 
 def check_method(name: str) -> None:
@@ -86,7 +85,7 @@ def check_metric(name: str) -> None:
 def check_sampler(name: str) -> None:
     """Raise AssertionError unless a sampler draws values of the space, and the same ones from the same trials.
 
-    Some of the made-up trials have failed, still run or break a constraint.
+    Some of the made-up trials have failed or break a constraint.
 
     >>> check_sampler("random")
     """
@@ -142,12 +141,13 @@ def _problems_of_method(row: MethodRow) -> Generator[str]:
     clip = load(EMBEDDED)
     model, context = _text_model(clip)
     stream = _Stream(build_method(row.name, AdaptConfig().scaled(clip.embedding_scale), "custom"), model, context)
-    width = model.features(context).shape[-1]
-    views = torch.randn(SAMPLES, row.views or VIEWS, width, generator=torch.Generator().manual_seed(0))
+    features, first_context = model.features(context), context.clone()
+    views = torch.randn(SAMPLES, row.views or VIEWS, features.shape[-1], generator=torch.Generator().manual_seed(0))
     views = torch.nn.functional.normalize(views, dim=-1)
-    copies = [(tensor, tensor.clone()) for tensor in _reachable_tensors([model, context, views])]
+    first_views = views.clone()
     logits = stream.predict(stream.start(), views)
-    if any(not torch.equal(tensor, copy) for tensor, copy in copies):
+    is_unchanged = torch.equal(context, first_context) and torch.equal(views, first_views)
+    if not is_unchanged or not torch.equal(model.features(context), features):
         yield "writes to the model, the context or the features that it is given; it must work on copies"
     if logits.shape != (SAMPLES, len(CLASSES)):
         yield f"logits have shape {tuple(logits.shape)}, must be {(SAMPLES, len(CLASSES))}"
@@ -263,32 +263,5 @@ def _ended(suggestion: Suggestion) -> TrialRecord:
     record = replace(record, params=suggestion.settings, constraints={"made-up": 1.0 if number in BROKEN else -1.0})
     if number in FAILED:
         return replace(record, state="failed")
-    if number in RUNNING:
-        return replace(record, state="running")
     generator = random.Random(number)
     return replace(record, values=[generator.uniform(0, 100), generator.uniform(0, 100)])
-
-
-def _reachable_tensors(value: Any) -> Iterator[Tensor]:
-    """Yield each tensor that is reachable from a value through containers and attributes, once."""
-    visited: set[int] = set()
-    remaining = [value]
-    while remaining:
-        current = remaining.pop()
-        if isinstance(current, WITHOUT_TENSORS) or id(current) in visited:
-            continue
-        visited.add(id(current))
-        if isinstance(current, Tensor):
-            yield current
-        else:
-            remaining.extend(_contents(current))
-
-
-def _contents(value: Any) -> Iterable[Any]:
-    """Return the items of a container, or the attributes of another object."""
-    if isinstance(value, Mapping):
-        return value.values()
-    if isinstance(value, list | tuple):
-        return value
-    names = [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]
-    return [getattr(value, name, None) for name in names]

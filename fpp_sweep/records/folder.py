@@ -28,18 +28,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
-from fpp_sweep.records.records import (
-    Command,
-    Question,
-    SplitResult,
-    SweepInfo,
-    TrialRecord,
-    WorkTotals,
-    baseline_name,
-    check_metric_name,
-    check_plain,
-    check_setting_values,
-)
+from fpp_sweep.records.records import Command, Question, SplitResult, SweepInfo, TrialRecord, WorkTotals, baseline_name
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError, is_full_disk, message_in_one_line, problem_of_system, unknown
 from fpp_sweep.spec.files import (
@@ -152,11 +141,9 @@ class SweepFolder:
             if info.reference is not None:
                 problem = f"has {plural(len(info.reference), 'value')} for {plural(len(objectives), 'objective')}"
                 require(len(info.reference) == len(objectives), problem, "reference")
-            _check_spaces(info)
             return info
 
     def write_info(self, info: SweepInfo) -> None:
-        _check_spaces(info)  # else no reader would accept the record
         write_json(self.info_file, {"format": FORMAT, **asdict(info)})
 
     def trial_file(self, name: str) -> Path:
@@ -277,14 +264,6 @@ class SweepRecord:
         self.folder.write_info(self.info)
 
 
-def _check_spaces(info: SweepInfo) -> None:
-    with at_key("space"):
-        check_plain(info.space)
-    for index, question in enumerate(info.earlier):
-        with at_key(f"earlier.{index}.space"):
-            check_plain(question.space)
-
-
 def _read_objectives(rows: Any) -> tuple[Objective, ...]:
     objectives = []
     with at_key("objectives"):
@@ -292,7 +271,8 @@ def _read_objectives(rows: Any) -> tuple[Objective, ...]:
             objectives.append(Objective(**as_mapping(fields)))
         require(objectives, "must have at least 1 entry (none)")
         for objective in objectives:
-            check_metric_name(objective.metric)
+            parts = objective.metric.split("/")  # a metric, and a dataset such as in `ece/dtd`: names of files
+            require(len(parts) <= 2 and not {"", ".", ".."} & set(parts), f"{objective.metric!r} is no metric")
     return tuple(objectives)
 
 
@@ -304,8 +284,6 @@ def _read_trial(file: Path) -> TrialRecord:
             for split, result in as_mapping(document.get("results")).items():
                 results[split] = _checked(SplitResult, result, split)
         record = _checked(TrialRecord, document | {"results": results})
-        check_setting_values(record.params, "params")
-        check_setting_values(record.config, "config")
         require(record.name == file.stem, f"is the record of {record.name}", "name")
         return record
 

@@ -16,22 +16,7 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig, dotted
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.names import BASELINE_PREFIX, label_of
-from fpp_sweep.spec.validation import (
-    LARGEST,
-    MAX_DEPTH,
-    MAX_NUMBER,
-    MAX_WHOLE,
-    Number,
-    as_list,
-    as_mapping,
-    at_key,
-    checked_record,
-    is_plain_value,
-    known_name,
-    require,
-    shown,
-    value_text,
-)
+from fpp_sweep.spec.validation import MAX_WHOLE, Number, as_list, as_mapping, known_name, value_text
 
 MAX_TIME = 253_370_764_800  # the start of the year 9999: in every time zone a date that Python can represent
 
@@ -450,52 +435,3 @@ def _joined_digests(digests: Texts) -> str:
 
 def _joined(values: Iterable[object]) -> str:
     return ", ".join(str(value) for value in values)
-
-
-def check_metric_name(metric: str) -> None:
-    """Raise InputError unless a metric, or a metric of a dataset such as `ece/dtd`, is made of names."""
-    name, _, dataset = metric.partition("/")
-    checked_record(_Named, {"name": name})
-    if dataset:
-        checked_record(_Named, {"name": dataset})
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    name: Name
-
-
-def check_plain(settings: Settings) -> None:
-    """Raise InputError for a number that is too large, and for values that are nested too deeply."""
-    for key, value in settings.items():
-        with at_key(key):
-            _check_nested(value)
-
-
-def _check_nested(value: Any) -> None:
-    """Check a value level by level: recursion could exceed Python's limit."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
-        for item in level:
-            if isinstance(item, Mapping):
-                inner += item.values()
-            elif isinstance(item, list | tuple):
-                inner += item
-            else:
-                require(is_plain_value(item), f"{LARGEST} ({shown(item)})")
-        if not inner:
-            return
-        level = inner
-    raise InputError(f"must not be nested more than {MAX_DEPTH} levels deep")
-
-
-def check_setting_values(settings: Settings, key: str) -> None:
-    """Raise InputError unless each value is text, a number that is not too large, a switch or none."""
-    for name, value in settings.items():
-        kind = type(value)
-        if kind is str or (kind is float and -MAX_NUMBER <= value <= MAX_NUMBER):
-            continue  # nearly all are: a call for each would be felt in a sweep of many trials
-        if not is_plain_value(value):
-            problem = f"must be text, true, false, none or a number; {LARGEST} ({shown(value)})"
-            raise InputError(problem, f"{key}.{name}")
