@@ -21,7 +21,7 @@ from torch import Tensor
 
 from benchmarks.harness import Ratio, Spent, Spread, check_equal, finish, measure, now, parse, rounds
 from benchmarks.world import LOGIT_SCALE, SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
-from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.cli import Parser, run
 from fpp_sweep.core.methods.gradients import ByBackward, ByJacobian, FirstGradient
 from fpp_sweep.core.methods.penalties import orthogonality
 from fpp_sweep.core.methods.tpt import Tpt, TptState

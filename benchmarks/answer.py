@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fpp_sweep.cli.command import parser, run
+from fpp_sweep.cli import parser, run
 from fpp_sweep.core.metrics import BINS, Confidences
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.resume import agree, compare, finished, run_undisturbed, start, state
-from fpp_sweep.cli.command import parser, run
+from fpp_sweep.cli import parser, run
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.artifacts import read_predictions
 from tests.kit.processes import descendants

@@ -25,7 +25,7 @@ from PIL import Image
 from torch import Tensor
 
 from benchmarks.harness import Ratio, Spent, Spread, check_equal, finish, now, parse, require_open_clip, rounds
-from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.cli import Parser, run
 from fpp_sweep.core.compute import computing
 from fpp_sweep.core.datasets import Dataset, FileImages, open_dataset
 from fpp_sweep.core.images.features import BATCH, FeatureCache

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fpp_sweep.cli.command import Parser, parser
+from fpp_sweep.cli import Parser, parser
 from fpp_sweep.core.compute import choose_device
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.harness import Ratio, Spent, check_equal, finish, measure, now, parse
 from benchmarks.world import SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
-from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.cli import Parser, run
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.text.tower import Noise
 from fpp_sweep.spec.config import FppConfig

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.cli.command import parser, run
+from fpp_sweep.cli import parser, run
 from fpp_sweep.spec.errors import InputError
 from tests.kit.processes import environment
 

@@ -29,7 +29,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from benchmarks.harness import require_complete
-from fpp_sweep.cli.command import parser, run
+from fpp_sweep.cli import parser, run
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.search.job import TrialContext

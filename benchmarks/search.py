@@ -30,7 +30,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from benchmarks.clouds import Cloud, read_clouds
 from benchmarks.harness import append_line, table
-from fpp_sweep.cli.command import parser, run
+from fpp_sweep.cli import parser, run
 from fpp_sweep.records.pareto import front, hypervolume
 from fpp_sweep.search.samplers import build_sampler
 from fpp_sweep.search.study import suggest

@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks.features import photographs
 from benchmarks.harness import check_equal, finish, measure, parse, require_open_clip
 from benchmarks.world import FILE, PAPER_CLASSES
-from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.cli import Parser, run
 from fpp_sweep.spec.config import TrialConfig, preset
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.progress import Bar

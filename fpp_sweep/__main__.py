@@ -54,7 +54,7 @@ def usage() -> str:
 def command() -> None:
     """Run the console script."""
     handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from fpp_sweep.cli.command import run  # an interrupt ends the process quietly until `run` can report it
+    from fpp_sweep.cli import run  # an interrupt ends the process quietly until `run` can report it
 
     signal.signal(signal.SIGINT, handler)
     run(partial(main, sys.argv[1:]))

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from fpp_sweep.cli.command import Parser, parser, run
+from fpp_sweep.cli import Parser, parser, run
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import default_cache, user_path
 from fpp_sweep.spec.messages import printable, readable_size

@@ -10,9 +10,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.cli.command import parser, run
-from fpp_sweep.cli.flags import add_flags
-from fpp_sweep.cli.names import find_sweep, is_sweep_or_path
+from fpp_sweep.cli import add_flags, find_sweep, is_sweep_or_path, parser, run
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import files_in, user_path

@@ -18,8 +18,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from fpp_sweep.cli.command import parser, run
-from fpp_sweep.cli.flags import add_flags, flags_in_errors, overrides
+from fpp_sweep.cli import add_flags, flags_in_errors, overrides, parser, run
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import default_cache, user_path

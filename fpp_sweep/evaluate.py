@@ -15,9 +15,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fpp_sweep.cli.command import parser, run, typed_words
-from fpp_sweep.cli.flags import add_run_flags, flags_in_errors, overrides
-from fpp_sweep.cli.names import find_sweep
+from fpp_sweep.cli import add_run_flags, find_sweep, flags_in_errors, overrides, parser, run, typed_words
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.files import user_path
 

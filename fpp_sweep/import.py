@@ -11,9 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from fpp_sweep.cli.command import parser, run
-from fpp_sweep.cli.flags import add_flags
-from fpp_sweep.cli.names import find_sweep
+from fpp_sweep.cli import add_flags, find_sweep, parser, run
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.messages import printable

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from fpp_sweep.cli.command import parser, run
+from fpp_sweep.cli import parser, run
 from fpp_sweep.space.reading import shipped_folder
 from fpp_sweep.spec.errors import InputError, is_full_disk
 from fpp_sweep.spec.files import user_path, written_whole

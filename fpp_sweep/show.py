@@ -12,9 +12,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.cli import names
-from fpp_sweep.cli.command import parser, run
-from fpp_sweep.cli.flags import add_flags
+from fpp_sweep.cli import SWEEPS, add_flags, find_folder, is_reproduction, parser, run
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 
@@ -22,14 +20,14 @@ from fpp_sweep.spec.errors import InputError
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     plugins.load_plugins(*args.plugin)
-    path = names.SWEEPS
+    path = SWEEPS
     if args.sweep is not None:
-        path = names.find_folder(args.sweep)
+        path = find_folder(args.sweep)
     show(args, path)
 
 
 def show(args: argparse.Namespace, path: Path) -> None:
-    if args.page and names.is_reproduction(path):
+    if args.page and is_reproduction(path):
         from fpp_sweep.reproduce.output import write_reproduction  # loads libraries that draw
 
         print(f"page: {write_reproduction(path).resolve().as_uri()}")

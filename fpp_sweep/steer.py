@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from fpp_sweep.cli.command import Parser, parser, run
-from fpp_sweep.cli.flags import add_flags
-from fpp_sweep.cli.names import find_sweep
+from fpp_sweep.cli import Parser, add_flags, find_sweep, parser, run
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.messages import printable
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from fpp_sweep.cli.command import parser, run
-from fpp_sweep.cli.names import find_sweep
+from fpp_sweep.cli import find_sweep, parser, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.messages import plural, printable
 

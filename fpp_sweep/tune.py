@@ -16,8 +16,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fpp_sweep.cli.command import parser, run, terminal_width, typed_words
-from fpp_sweep.cli.flags import RUN_FLAGS, add_flags, flags_in_errors, overrides
+from fpp_sweep.cli import RUN_FLAGS, add_flags, flags_in_errors, overrides, parser, run, terminal_width, typed_words
 from fpp_sweep.space.reading import list_shipped_spaces
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError

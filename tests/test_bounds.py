@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fpp_sweep import cache, doctor, evaluate, tune
-from fpp_sweep.cli.command import run
+from fpp_sweep.cli import run
 from fpp_sweep.reproduce import __main__ as reproduce
 from fpp_sweep.spec.errors import MAX_MESSAGE, escaped
 from fpp_sweep.spec.messages import note
@@ -136,7 +136,7 @@ WRONG_NAMES = [
 # the loaded heavy modules of each run.
 RUN_EACH_PROGRAM = """
 import contextlib, importlib, io, json, sys
-from fpp_sweep.cli.command import run
+from fpp_sweep.cli import run
 main = importlib.import_module(sys.argv[1]).main
 results = []
 for words in json.load(sys.stdin):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fpp_sweep.cli.command import end_children, run
+from fpp_sweep.cli import end_children, run
 from tests.kit.waiting import LONG
 
 
@@ -40,7 +40,7 @@ def test_processes_that_read_images_are_killed():
 
 
 def test_an_encoding_without_a_character_shows_its_number(tmp_path):
-    code = "from fpp_sweep.cli.command import run; run(lambda: print('caf\\xe9 \\U0001f600'))"
+    code = "from fpp_sweep.cli import run; run(lambda: print('caf\\xe9 \\U0001f600'))"
     env = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("caf\\xe9 \\U0001f600\n", "")

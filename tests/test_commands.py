@@ -10,7 +10,7 @@ from importlib import import_module
 import pytest
 
 from fpp_sweep import __main__ as console
-from fpp_sweep.cli.flags import FLAGS, RUN_FLAGS
+from fpp_sweep.cli import FLAGS, RUN_FLAGS
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.version import VERSION
 from tests.kit.processes import ROOT, environment
@@ -146,8 +146,7 @@ __main__.command()
 
 
 @pytest.mark.parametrize(
-    ("module", "code", "message"),
-    [("fpp_sweep.cli.command", -signal.SIGINT, ""), ("fpp_sweep.tune", 130, "interrupted\n")],
+    ("module", "code", "message"), [("fpp_sweep.cli", -signal.SIGINT, ""), ("fpp_sweep.tune", 130, "interrupted\n")]
 )
 def test_an_interrupt_while_modules_load_leaves_no_traceback(tmp_path, module, code, message):
     done = subprocess.run(
@@ -163,9 +162,7 @@ def test_an_interrupt_while_modules_load_leaves_no_traceback(tmp_path, module, c
 def test_commands_and_tests_set_how_threads_wait(tmp_path):
     """Threads that wait actively made the README's test command ten times slower on a busy machine."""
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"  # the root's conftest.py sets it
-    code = (
-        "import os, sys; from fpp_sweep.cli.command import run; run(lambda: print(os.environ.get('OMP_WAIT_POLICY')))"
-    )
+    code = "import os, sys; from fpp_sweep.cli import run; run(lambda: print(os.environ.get('OMP_WAIT_POLICY')))"
     env = {name: value for name, value in environment(tmp_path).items() if not name.startswith("OMP_")}
     for users_value, expected in ((None, "PASSIVE"), ("ACTIVE", "ACTIVE")):
         variables = {} if users_value is None else {"OMP_WAIT_POLICY": users_value}

@@ -19,8 +19,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from fpp_sweep import compare, evaluate, show, steer
-from fpp_sweep.cli.command import run
-from fpp_sweep.cli.flags import overrides
+from fpp_sweep.cli import overrides, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.repeat import repeat_command

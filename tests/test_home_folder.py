@@ -9,8 +9,7 @@ import pytest
 from fpp_sweep import init
 from fpp_sweep.__main__ import main
 from fpp_sweep.checks.datasets import survey_datasets
-from fpp_sweep.cli.flags import FLAGS
-from fpp_sweep.cli.names import find_folder, find_sweep
+from fpp_sweep.cli import FLAGS, find_folder, find_sweep
 from fpp_sweep.core.datasets.opening import custom_datasets
 from fpp_sweep.core.models import names
 from fpp_sweep.space.reading import load_space

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep import doctor, evaluate, show, sync, tune
-from fpp_sweep.cli.command import run
+from fpp_sweep.cli import run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.writing import write_report
 from tests.kit.records import build_sweep

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep import show
-from fpp_sweep.cli.command import run
+from fpp_sweep.cli import run
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from tests.kit.names import ZERO_SHOT

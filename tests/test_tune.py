@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep.cli.command import run
+from fpp_sweep.cli import run
 from fpp_sweep.records.front import front_of
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.messages import runnable

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from fpp_sweep.__main__ import main
-from fpp_sweep.cli.command import run
+from fpp_sweep.cli import run
 from fpp_sweep.space.reading import space_of
 from tests.kit.records import build_sweep
 

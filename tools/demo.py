@@ -22,7 +22,7 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from fpp_sweep.cli.command import parser, run
+from fpp_sweep.cli import parser, run
 from fpp_sweep.report.html import pack
 
 ROOT = Path(__file__).parents[1]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fpp_sweep.cli.command import parser, run
+from fpp_sweep.cli import parser, run
 from fpp_sweep.space.objectives import MAX_OBJECTIVES, Constraint, Objective
 from fpp_sweep.space.params import range_kind
 from fpp_sweep.space.space import Space

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 from fpp_sweep.__main__ import COMMANDS
-from fpp_sweep.cli.command import parser, run
-from fpp_sweep.cli.flags import FLAGS
+from fpp_sweep.cli import FLAGS, parser, run
 from fpp_sweep.core.datasets import Group
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.params import PARAM_KEYS

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.cli.command import terminal_width
+from fpp_sweep.cli import terminal_width
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MANIFEST, MAX_HANDWRITTEN_BYTES, read_own

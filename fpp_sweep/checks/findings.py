@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from fpp_sweep.cli.command import terminal_width
+from fpp_sweep.cli import terminal_width
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec.errors import message_in_one_line
 

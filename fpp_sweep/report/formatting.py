@@ -84,7 +84,7 @@ def decimals_of(metric: str) -> int:
 def output_width() -> int:
     """Return the columns of the terminal, or of the variable COLUMNS; 100 if the output is not a terminal.
 
-    This is for sentences, which wrap. A table in a file loses nothing with `cli.command.terminal_width`.
+    This is for sentences, which wrap. A table in a file loses nothing with `cli.terminal_width`.
     """
     return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
 

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from fpp_sweep.cli.command import parser, run, typed_words
-from fpp_sweep.cli.flags import add_run_flags, flags_in_errors
+from fpp_sweep.cli import add_run_flags, flags_in_errors, parser, run, typed_words
 from fpp_sweep.reproduce.experiments import find, shipped
 from fpp_sweep.reproduce.selection import folder_name_of, select
 from fpp_sweep.spec import plugins

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from fpp_sweep.cli.flags import overrides
+from fpp_sweep.cli import overrides
 from fpp_sweep.reproduce.experiments import Experiment, find, is_papers_model, shipped
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fpp_sweep.cli.names import SWEEPS, is_sweep
+from fpp_sweep.cli import SWEEPS, is_sweep
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord

@@ -7,7 +7,7 @@ import re
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from fpp_sweep.cli.names import find_sweep, is_sweep, sweeps_below
+from fpp_sweep.cli import find_sweep, is_sweep, sweeps_below
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fpp_sweep.cli.command import terminal_width
-from fpp_sweep.cli.names import sweeps_below
+from fpp_sweep.cli import sweeps_below, terminal_width
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, orders_remark, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, mean_of_shared

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fpp_sweep import compare as command
-from fpp_sweep.cli.command import run
+from fpp_sweep.cli import run
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file, read_block_stats

@@ -40,7 +40,7 @@ def run(folder, *words):
     ],
 )
 def test_bad_input_is_one_line(words, message, capsys):
-    from fpp_sweep.cli.command import run as run_main
+    from fpp_sweep.cli import run as run_main
     from fpp_sweep.reproduce.__main__ import main
 
     with pytest.raises(SystemExit) as ended:

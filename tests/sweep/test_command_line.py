@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep import evaluate
-from fpp_sweep.cli.command import run
+from fpp_sweep.cli import run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import load_space, parse_space
 from fpp_sweep.spec.errors import InputError

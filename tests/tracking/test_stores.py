@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep.cli.command import run
+from fpp_sweep.cli import run
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking import stores
 from fpp_sweep.tracking.stores import (

@@ -35,7 +35,7 @@ with session(None, cpus=1, verbose=False):
 """
 CLIENT_PROGRAM = """
 import sys
-from fpp_sweep.cli.command import run
+from fpp_sweep.cli import run
 from fpp_sweep.workers.session import session
 def main():
     with session(sys.argv[1], cpus=1, verbose=False):

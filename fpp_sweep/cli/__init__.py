@@ -1,1 +1,0 @@
-"""The command line: flags, names of sweeps, messages and exit statuses that all commands share."""
