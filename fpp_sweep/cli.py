@@ -189,6 +189,24 @@ def _is_path(word: str) -> bool:
     return "/" in word or os.path.exists(word)
 
 
+def require_writable(root: Path) -> None:
+    """Raise InputError for a folder that cannot be written or created, or that is part of a sweep.
+
+    The folder is created with the first sweep in it. A sweep deletes and rewrites files in its folder.
+    """
+    resolved = Path(os.path.realpath(root))
+    for folder in (resolved, *resolved.parents):
+        if is_sweep(folder):
+            raise InputError(f"--out {root}: lies in the folder of the sweep {folder}; name a folder outside it")
+    existing = root.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise InputError(f"--out {root}: {existing} is not a folder; name a folder that can be written")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"--out {root}: the folder cannot be written; name one that can")
+
+
 # ------------------------------------------------------------ flags
 
 DATA = "model and data"

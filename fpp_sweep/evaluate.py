@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the trials and print their tables; exit with status 1 if a trial failed."""
     args = parse(argv)
     words = typed_words(argv)
-    from fpp_sweep.sweep import command_line, folders  # load much that --help does without
+    from fpp_sweep.sweep import api, command_line  # load much that --help does without
 
     plugins.load_plugins(*args.plugin)
     options = command_line.options_of(args)
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     names_trials = bool(config or args.method or args.prompt or args.anchor_prompt)
     with flags_in_errors(args):
         if options.resume and not names_trials:
-            folder = folders.resumed_folder(options, "evaluate")
+            folder = api.resumed_folder(options, "evaluate")
             options = replace(options, root=folder.path.parent, name=folder.path.name)
             space = command_line.space_of_sweep(folder, overrides(args))
         else:

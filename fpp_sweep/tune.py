@@ -32,13 +32,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(list_shipped_spaces(min(terminal_width(), LINE_COLUMNS)))
         return
     words = typed_words(argv)
-    from fpp_sweep.sweep import command_line, folders  # load much that --help does without
+    from fpp_sweep.sweep import api, command_line  # load much that --help does without
 
     plugins.load_plugins(*args.plugin)
     options = command_line.options_of(args)
     with flags_in_errors(args):
         if args.space is None:
-            folder = folders.resumed_folder(options)
+            folder = api.resumed_folder(options)
             options = replace(options, root=folder.path.parent, name=folder.path.name)
             space = command_line.space_of_sweep(folder, overrides(args), config=args.config)
         else:

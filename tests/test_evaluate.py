@@ -25,9 +25,8 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import runnable
-from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.api import Options, sweep_folder
 from fpp_sweep.sweep.command_line import space_to_evaluate
-from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.local_run import local_worker_spec, run_locally
 from fpp_sweep.sweep.sweep_record import errors_for_command
 from tests.kit.datasets import build_coop, build_folders, jpeg

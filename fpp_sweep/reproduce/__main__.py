@@ -16,13 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from fpp_sweep.cli import add_run_flags, flags_in_errors, parser, run, typed_words
+from fpp_sweep.cli import add_run_flags, flags_in_errors, parser, require_writable, run, typed_words
 from fpp_sweep.reproduce.experiments import find, shipped
 from fpp_sweep.reproduce.selection import folder_name_of, select
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.specs import Precision
-from fpp_sweep.sweep.folders import require_writable
 
 NAME_WIDTH = 16  # length of the longest name in the list
 

@@ -1,29 +1,36 @@
-"""The public interface of a sweep: options to run it with, and its results read from its folder."""
+"""The public interface of a sweep: options to run it with, its folder, and its results read from there."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fpp_sweep.cli import SWEEPS, is_sweep
+from fpp_sweep.cli import SWEEPS, find_sweep, is_sweep, require_writable, sweeps_below
+from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import front_of
+from fpp_sweep.records.front import front_of, metrics_shown
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.report.answer_section import answer_sections
+from fpp_sweep.report.document import Block, paragraphs
+from fpp_sweep.report.front_table import front_table
+from fpp_sweep.report.html import blocks_to_html
+from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import user_path
+from fpp_sweep.spec.names import require_folder_name
 from fpp_sweep.spec.plugins import loaded
 from fpp_sweep.spec.specs import PluginFile
+from fpp_sweep.sweep.summary import front_notes, state_line
+from fpp_sweep.trial.artifacts import dataset_and_seed, prediction_files, read_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-untyped]
     from plotly.graph_objects import Figure  # type: ignore[import-untyped]
-
-    from fpp_sweep.records.answer import SweepStatistics
-
 
 MAX_RESUMES = 3
 RESUMES_LEFT = "FPP_SWEEP_RESUMES_LEFT"  # variable that a driver sets for the process in which it resumes its sweep
@@ -110,8 +117,7 @@ class Sweep:
 
     def statistics(self) -> SweepStatistics:
         """Return the answer, intervals, and the support for being on the front."""
-        statistics: SweepStatistics = _notebook().sweep_statistics(self.folder)
-        return statistics
+        return statistics_of(self.folder, self.info, self.trials())
 
     def best(self, mark: str = "knee") -> TrialConfig:
         """Return the config of the front member with a mark: `knee`, or `best <metric>` of an objective."""
@@ -130,13 +136,21 @@ class Sweep:
         Columns are name, state, marks, settings and metrics: `ece`, `ece/dtd` for one dataset, `test/ece` for another
         split. The ends of an interval are `ece low` and `ece high`.
         """
-        rows: list[dict[str, Any]] = _notebook().rows(self.folder)
-        return rows
+        info, records = self.info, self.trials()
+        statistics = statistics_of(self.folder, info, records)
+        return [_row(info, record, statistics) for record in records]
 
     def plot(self) -> dict[str, Figure]:
         """Return the figures of the sweep's page as Plotly figures, by name (`front-0`, `parallel`, ...)."""
-        figures: dict[str, Figure] = _notebook().figures(self.folder)
-        return figures
+        from plotly.graph_objects import Figure  # takes seconds
+
+        from fpp_sweep.report.plots import front_plots, settings_plots  # loads Plotly and Optuna
+
+        info, statistics = self.info, self.statistics()
+        plots = front_plots(info, statistics)
+        for strips in settings_plots(info, statistics.front).values():
+            plots += strips
+        return {plot.name: Figure(data=list(plot.traces), layout=plot.layout) for plot in plots}
 
     def trial(self, name: str) -> Trial:
         """Return a trial or baseline, such as `trial-0007` or `baseline-tpt`."""
@@ -144,7 +158,15 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """Return the state, the front and the baselines as HTML, for a notebook."""
-        return str(_notebook().as_html(self.folder))
+        info, records = self.info, self.trials()
+        statistics = statistics_of(self.folder, info, records)
+        blocks: list[Block] = paragraphs([state_line(self.folder, info, records), *front_notes(info, statistics.front)])
+        blocks += paragraphs(statistics.notes, "warning")
+        for section in answer_sections(statistics):
+            blocks += section.blocks
+        if statistics.front.compared:
+            blocks.append(front_table(info, statistics.front, statistics))
+        return blocks_to_html(blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +189,133 @@ class Trial:
 
     def predictions(self, split: str | None = None) -> DataFrame:
         """Return a row for each sample, seed and dataset of a split; the default is the split that was searched."""
-        return _notebook().predictions(self.folder, self.name, split or self.folder.info().search_split)
+        import pandas  # type: ignore[import-untyped]  # takes a second
+
+        split = split or self.folder.info().search_split
+        files = prediction_files(self.folder.artifacts(self.name), split)
+        if not files:
+            sweep, state = self.folder.path.name, self.record.state
+            raise InputError(f"{self.name} of {sweep} has no predictions on {split}; it is {state}")
+        parts = []
+        for file in files:
+            dataset, seed = dataset_and_seed(file)
+            table = read_columns(file, lambda _: True, remedy="delete it")
+            parts.append(table.to_pandas().assign(dataset=dataset, seed=seed))
+        return pandas.concat(parts, ignore_index=True)
 
 
-def _notebook() -> ModuleType:
-    from fpp_sweep.sweep import notebook  # loads numpy, which `import fpp_sweep` must not
+# ------------------------------------------------------------ rows of a table
 
-    return notebook
+COPIED = ("name", "kind", "state", "origin", "reason")  # fields of a record that a row has
+
+
+def _row(info: SweepInfo, record: TrialRecord, statistics: SweepStatistics) -> dict[str, Any]:
+    """Return a record as a flat row."""
+    row: dict[str, Any] = {name: getattr(record, name) for name in COPIED}
+    row["marks"] = ", ".join(statistics.front.remarks(record))
+    row["on_front"] = record in statistics.front.members
+    row["duration"] = record.duration
+    row |= record.params
+    for split in record.results:
+        prefix = "" if split == info.search_split else f"{split}/"
+        for name, value in _numbers(info, record, split, statistics).items():
+            row[f"{prefix}{name}"] = value
+    return row
+
+
+def _numbers(info: SweepInfo, record: TrialRecord, split: str, statistics: SweepStatistics) -> dict[str, float]:
+    """Return a record's averages and costs on a split, its numbers by dataset, and the ends of its intervals."""
+    result = record.results[split]
+    numbers = dict(result.average)
+    if not record.is_imported:
+        numbers["seconds"] = result.work_seconds
+    for dataset, values in result.datasets.items():
+        for metric, value in values.items():
+            numbers[f"{metric}/{dataset}"] = value
+    for metric in metrics_shown(info):
+        interval = statistics.interval(record, split, metric)
+        if not isinstance(interval, str):
+            numbers[f"{metric} low"] = interval.low
+            numbers[f"{metric} high"] = interval.high
+    return numbers
+
+
+# ------------------------------------------------------------ folders
+
+
+def sweep_folder(space: Space, options: Options) -> SweepFolder:
+    """Return the folder of a new sweep, or of the sweep to be resumed."""
+    if options.resume:
+        return resumed_folder(options, space.name)
+    root = user_path(options.root)
+    if not options.name:
+        return _new_folder(root, space.name)
+    require_folder_name(options.name)
+    folder = SweepFolder(root / options.name)
+    if folder.has_sweep:
+        raise InputError(f"sweep {root / options.name} exists; --resume continues it, another --name begins a new one")
+    _require_unused(folder)
+    require_writable(root)
+    return folder
+
+
+def _new_folder(root: Path, name: str) -> SweepFolder:
+    """Create the empty folder `NAME-TIME`; if another command has taken this second, the folder of the next free one.
+
+    A script may begin several sweeps at once.
+    """
+    second = datetime.now()
+    require_folder_name(_name_at(name, second))
+    require_writable(root)
+    while True:
+        path = root / _name_at(name, second)
+        try:
+            path.mkdir(parents=True)  # another command that is refused may remove an empty root at any time
+        except FileExistsError:
+            second += timedelta(seconds=1)
+        except OSError as error:
+            raise InputError(f"--out {root}: {error.strerror}; name a folder that can be written") from error
+        else:
+            return SweepFolder(path)
+
+
+def _name_at(name: str, second: datetime) -> str:
+    return f"{name}-{second:%Y%m%d-%H%M%S}"
+
+
+def _require_unused(folder: SweepFolder) -> None:
+    """Raise InputError if a folder holds anything but the lock of a sweep that was killed before it had a record."""
+    remedy = "begin the sweep with another --name"
+    if not os.path.lexists(folder.path):
+        return
+    try:
+        others = [path.name for path in folder.path.iterdir() if path != folder.lock_file]
+    except OSError as error:
+        raise InputError(f"{folder.path}: {error.strerror}; {remedy}") from None
+    if others:
+        raise InputError(f"{folder.path}: the folder is not empty ({min(others)}); {remedy}")
+
+
+def resumed_folder(options: Options, space_name: str = "") -> SweepFolder:
+    """Return the folder of the sweep to be resumed: the one of the name, or else the last one of the space's name."""
+    root = user_path(options.root)
+    if not options.name:
+        return SweepFolder(_last_sweep(root, space_name))
+    if is_sweep(root / options.name):
+        return SweepFolder(root / options.name)
+    return SweepFolder(find_sweep(options.name))
+
+
+def _last_sweep(root: Path, name: str) -> Path:
+    """Return the folder of the sweep that was begun last, of any space or of one with this name."""
+    pattern = re.compile(rf"{re.escape(name) or '.+'}-(\d{{8}}-\d{{6}})")
+    by_time = {}
+    for path in sweeps_below(root):
+        named_by_time = pattern.fullmatch(path.name)
+        if named_by_time:
+            by_time[named_by_time[1]] = path
+    if not by_time:
+        raise InputError(
+            f"nothing to resume: {root} has no sweep {name or 'SPACE'}-<time>; name one, as in --resume NAME"
+        )
+    return by_time[max(by_time)]

@@ -23,8 +23,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import command_line, note, printable
-from fpp_sweep.sweep.api import Options, Sweep
-from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.api import Options, Sweep, sweep_folder
 from fpp_sweep.sweep.live import print_heading
 from fpp_sweep.sweep.plan import check_before_local_start, check_before_ray_start
 from fpp_sweep.sweep.show import print_trial

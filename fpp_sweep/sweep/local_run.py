@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fpp_sweep.core.models.names import EMBEDDED
 from fpp_sweep.records.folder import SweepFolder
@@ -23,8 +22,7 @@ from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.spec.process import cores, readers, set_thread_defaults, terminable
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import ModelInfo, PluginFile, WorkerSpec
-from fpp_sweep.sweep.api import Options, Sweep
-from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.api import Options, Sweep, sweep_folder
 from fpp_sweep.sweep.plan import CheckedPlan, check_before_local_start, make_plan, validate
 from fpp_sweep.sweep.sweep_record import (
     Start,
@@ -38,9 +36,6 @@ from fpp_sweep.sweep.sweep_record import (
 from fpp_sweep.sweep.worker_pool import shared_results_folder, worker_spec
 from fpp_sweep.tracking.delivery import deliver_or_explain
 from fpp_sweep.trial.results import TaskStore, folder_for
-
-if TYPE_CHECKING:
-    pass  # loads torch
 
 TrialCallback = Callable[[SweepFolder, TrialRecord], None]
 

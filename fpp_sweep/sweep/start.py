@@ -12,8 +12,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.spec.process import let_sigterm_interrupt, set_thread_defaults, terminable
-from fpp_sweep.sweep.api import Options, Sweep
-from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.api import Options, Sweep, sweep_folder
 from fpp_sweep.sweep.plan import check_before_ray_start
 from fpp_sweep.sweep.sweep_record import begin, errors_for_command, removing_refused, start_of
 from fpp_sweep.sweep.worker_pool import Workers, sweep_workers

@@ -14,7 +14,7 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL, IMPORTED
 from fpp_sweep.report.front_table import trial_table
 from fpp_sweep.report.writing import write_report, write_results
-from fpp_sweep.sweep.notebook import as_html
+from fpp_sweep.sweep.api import Sweep
 from fpp_sweep.sweep.summary import summary_lines
 from tests.kit.measured import CLOSE_TOGETHER, FAR_APART, World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
@@ -113,7 +113,12 @@ def test_a_sweep_that_only_evaluates_has_no_answer_anywhere(tmp_path):
     write_report(folder, pages=True)
     assert not (folder.report / "best" / "recommended.yaml").exists()
     page = (folder.report / "sweep.html").read_text()
-    texts = [(folder.report / "answer.md").read_text(), page, as_html(folder), "\n".join(summary_lines(folder, 200))]
+    texts = [
+        (folder.report / "answer.md").read_text(),
+        page,
+        Sweep(folder)._repr_html_(),
+        "\n".join(summary_lines(folder, 200)),
+    ]
     for text in texts:
         assert "trial-0004" in text
         assert "on the front" in text

@@ -15,9 +15,8 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep import command_line
-from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.api import Options, sweep_folder
 from fpp_sweep.sweep.command_line import announce, run_command, space_of_sweep
-from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.summary import command_that_continues, print_next_command
 from fpp_sweep.tune import parse
 from tests.kit.records import build_sweep, sweep_info

@@ -5,8 +5,7 @@ import socket
 import pytest
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.api import Options, sweep_folder
 from fpp_sweep.sweep.plan import check_before_start
 from fpp_sweep.sweep.start import run_sweep
 from fpp_sweep.tracking.stores import check_address
