@@ -134,20 +134,14 @@ def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[s
     yield f"sweep {space.name}: {configs_text}, {space.search.sampler}, on {space.work.model}"
     if shared:
         yield _filled(f"the same in all configs that read them: {_settings_text(shared)}", indent="", hanging=4)
-    listed = {trial_name(number): point for number, point in enumerate(space.queue())}
-    searched = space.searched()
-    n_shown = len(space.baselines()) + min(len(listed), TRIALS_SHOWN) + 1  # one more, as an example of a sampled trial
-    shown = list(flat)[:n_shown]
+    shown = list(flat)[: len(space.baselines()) + TRIALS_SHOWN]
     for name in shown:
         own_settings = {key: value for key, value in flat[name].items() if key not in shared}
-        text = f"{name}: {_settings_text(own_settings)}"
-        if name in listed and listed[name].is_partial(searched):
-            text += " (what its point leaves out is drawn at random here)"
-        elif name.startswith("trial") and name not in listed:
-            text += " (drawn at random here)"
-        yield _filled(text, indent="  ", hanging=6)
+        yield _filled(f"{name}: {_settings_text(own_settings)}", indent="  ", hanging=6)
     if len(flat) > len(shown):
         yield f"  ... and {len(flat) - len(shown)} more"
+    if space.search.sampler != "grid":
+        yield "  values that the sampler will choose are drawn at random here"
 
 
 def _shared_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
