@@ -46,7 +46,7 @@ from fpp_sweep.tracking.delivery import deliver
 from fpp_sweep.tracking.stores import open_store
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskResult, pack_predictions
-from fpp_sweep.workers.session import session
+from fpp_sweep.workers.session import WorkerNeeds, session
 from tests.kit.processes import descendants, environment
 
 SPACE = """
@@ -163,7 +163,6 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
     import ray
 
     from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor
-    from fpp_sweep.workers.needs import WorkerNeeds
 
     processes, logs = min(workers, args.processes), tasks.with_name("logs")
 

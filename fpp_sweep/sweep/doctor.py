@@ -30,8 +30,7 @@ from fpp_sweep.sweep.worker_pool import (
     worker_spec,
 )
 from fpp_sweep.tracking.stores import check_address, open_store, sqlite_file, uri_of_new_sweep
-from fpp_sweep.workers.needs import Resources
-from fpp_sweep.workers.session import ray_part, session
+from fpp_sweep.workers.session import Resources, ray_part, session
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker

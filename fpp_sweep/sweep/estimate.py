@@ -37,7 +37,7 @@ from fpp_sweep.sweep.plan import check_plan
 from fpp_sweep.sweep.worker_pool import worker_spec
 from fpp_sweep.trial.plan import Plan, flatten, with_pretrainings
 from fpp_sweep.trial.worker import Worker
-from fpp_sweep.workers.needs import WorkerNeeds
+from fpp_sweep.workers.session import WorkerNeeds
 
 WIDTH = 110  # columns
 TRIALS_SHOWN = 8

@@ -26,8 +26,7 @@ from fpp_sweep.spec.specs import ModelInfo, StagePrecision, WorkerSpec, adaptati
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.tracking.stores import open_store
 from fpp_sweep.trial.results import TaskFailed
-from fpp_sweep.workers.needs import Resources, WorkerNeeds, require_room
-from fpp_sweep.workers.session import ray_part, session
+from fpp_sweep.workers.session import Resources, WorkerNeeds, ray_part, require_room, session
 
 if TYPE_CHECKING:
     from fpp_sweep.workers.actors import Pool

@@ -29,9 +29,9 @@ from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TaskData, TextSource, Validation, WorkerSpec
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult, TaskStore, folder_for
-from fpp_sweep.workers.needs import WorkerNeeds
-from fpp_sweep.workers.ray_session import require_session, share_of_machine, wanted_workers
+from fpp_sweep.workers.ray_session import machines_of_session, require_session, share_of_machine
 from fpp_sweep.workers.scheduler import LostError, Reply, TaskScheduler
+from fpp_sweep.workers.session import WorkerNeeds
 from fpp_sweep.workers.status import LostSession, SchedulerStatus
 
 if TYPE_CHECKING:
@@ -338,6 +338,13 @@ def _value_or_raise(reply: Any) -> Any:
     if isinstance(reply, TaskFailed | MachineError):
         raise reply
     return reply
+
+
+def wanted_workers(needs: WorkerNeeds) -> int:
+    """Return how many workers there should be on the machines that are up now; at least one."""
+    if needs.workers is not None:
+        return needs.workers
+    return needs.workers_with_room(machines_of_session())
 
 
 def start_pool(

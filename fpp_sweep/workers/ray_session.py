@@ -27,7 +27,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fpp_sweep.spec.errors import InputError, MachineError, first_line
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.process import interrupts_wait
-from fpp_sweep.workers.needs import WorkerNeeds
 from fpp_sweep.workers.status import LostSession
 
 UNUSED_PORTS = ("metrics-agent-port", "metrics_export_port", "dashboard_agent_listen_port")
@@ -198,13 +197,6 @@ def join(address: str, **options: Any) -> None:
 def machines_of_session() -> list[dict[str, float]]:
     """Return the resources of each machine that is up."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def wanted_workers(needs: WorkerNeeds) -> int:
-    """Return how many workers there should be on the machines that are up now; at least one."""
-    if needs.workers is not None:
-        return needs.workers
-    return needs.workers_with_room(machines_of_session())
 
 
 def share_of_machine() -> float:

@@ -17,9 +17,8 @@ from fpp_sweep.spec.keys import TaskKeys, config_key
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.workers.actors import RayWorker, SchedulerActor, WorkerActor, start_pool
-from fpp_sweep.workers.needs import WorkerNeeds, require_room
 from fpp_sweep.workers.scheduler import LostError
-from fpp_sweep.workers.session import session
+from fpp_sweep.workers.session import WorkerNeeds, require_room, session
 from fpp_sweep.workers.status import LostSession
 from tests.kit.scheduler import USER_ERROR, fail_for_good, only_for, shards
 from tests.kit.tasks import KEYS, MODEL, evaluation
