@@ -83,13 +83,6 @@ def test_commands_that_run_trials_share_one_block_of_flags(capsys, command):
         assert f"\n{heading}:\n" in text
 
 
-@pytest.mark.parametrize("command", RUN_COMMANDS)
-def test_the_help_of_name_says_how_the_command_names_its_folder(capsys, command):
-    text = " ".join(printed(capsys, module_of(command).main, ["--help"]).split())
-    default = "the model's name" if command == "reproduce" else "from the input and the time"
-    assert f"--name NAME name of that folder; default: {default} --tracking-uri" in text
-
-
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
 def test_without_a_command_all_commands_are_listed(capsys, words):
     console.main(words)

@@ -1,6 +1,5 @@
 """`evaluate`: a sweep without a search, in this process or on Ray; some tests run the command as a user does."""
 
-import errno
 import json
 import os
 import re
@@ -23,17 +22,15 @@ from fpp_sweep.cli import overrides, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.repeat import repeat_command
-from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.api import Options, sweep_folder
 from fpp_sweep.sweep.command_line import space_to_evaluate
 from fpp_sweep.sweep.local_run import local_worker_spec, run_locally
-from fpp_sweep.sweep.sweep_record import errors_for_command
 from tests.kit.datasets import build_coop, build_folders, jpeg
 from tests.kit.disks import mounted
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.processes import environment
-from tests.kit.records import sweep_info
 from tests.kit.waiting import LONG, wait_for
 
 FAST = ["fpp.steps=3", "views.count=8"]
@@ -148,11 +145,6 @@ def test_keys_configure_the_worker_of_this_process():
     chosen = local_worker_spec(parse_command("--set", "work.threads=3", "work.loaders=2", "work.device=cuda:1"), ())
     assert (chosen.threads, chosen.loaders, chosen.device) == (3, 2, "cuda:1")
     assert local_worker_spec(parse_command("--set", "work.gpus_per_worker=0"), ()).device == "cpu"
-
-
-def test_an_option_that_argparse_refuses_is_an_input_error():
-    with pytest.raises(InputError, match="unrecognized arguments: --methods"):
-        evaluate.parse(["--methods", TPT])
 
 
 # --- one evaluation and its outputs -------------------------------------------------------------------
@@ -391,16 +383,6 @@ def test_a_folder_with_the_lock_of_a_killed_start_can_be_used(options, tmp_path)
     folder.path.mkdir(parents=True)
     folder.lock_file.touch()
     assert sweep_folder(space_that_is_refused(tmp_path), options).path == folder.path
-
-
-@pytest.mark.parametrize(("has_record", "remedy"), [(True, "go on with --resume"), (False, "start again")])
-def test_only_a_sweep_with_a_record_can_be_resumed_after_a_full_disk(tmp_path, has_record, remedy):
-    folder = SweepFolder(tmp_path)
-    if has_record:
-        folder.write_info(sweep_info())
-    refusal = rf"No space left on device; make room, then {remedy}$"
-    with pytest.raises(MachineError, match=refusal), errors_for_command(folder):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.slow

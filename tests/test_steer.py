@@ -76,18 +76,6 @@ def test_a_point_whose_settings_exclude_each_other_is_refused_without_an_index(f
     assert str(refused.value) == f"adapt.penalty_weight does not exist where method is {TPT}"
 
 
-def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is not a sweep's folder"):
-        main([str(tmp_path), "stop", "trial-0001"])
-
-
-def test_a_sweep_is_found_by_its_name(tmp_path, monkeypatch):
-    folder = build_sweep(tmp_path / "sweeps" / "made", running_trials=(5,), state="interrupted", report=False)
-    monkeypatch.chdir(tmp_path)
-    main(["made", "stop", "trial-0005"])
-    assert [command.kind for command in folder.commands()] == ["stop"]
-
-
 def test_a_command_is_stored_and_the_reply_says_when_it_applies(folder, capsys):
     folder.write_info(replace(folder.info(), command="fpp-sweep tune --space mine.yaml"))
     main([str(folder.path), "add", "fpp.gamma2=2", "fpp.class_var=0.01"])

@@ -18,11 +18,6 @@ from tests.kit.stores import free_port, rows
 ROOT = Path(__file__).parent.parent
 
 
-def test_a_folder_without_a_sweep_is_refused(tmp_path):
-    with pytest.raises(InputError, match="not a sweep's folder"):
-        main([str(tmp_path)])
-
-
 def test_an_unreachable_server_is_refused(tmp_path):
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
     with pytest.raises(InputError, match="Connection refused"):

@@ -41,11 +41,6 @@ def test_a_sweep_is_read_from_its_folder_as_a_table_and_a_front(tmp_path):
         sweep.best("best f1")
 
 
-def test_a_printed_sweep_names_its_folder(tmp_path):
-    build_sweep(tmp_path / "made", trials=1, report=False)
-    assert str(Sweep.open(tmp_path / "made")) == f"Sweep(folder=SweepFolder('{tmp_path}/made'))"
-
-
 def test_a_folder_without_a_sweep_is_refused(tmp_path):
     with pytest.raises(InputError, match="not a sweep's folder"):
         Sweep.open(tmp_path)

@@ -22,7 +22,6 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.statistics.paired import corrected_differences
 from fpp_sweep.statistics.posthoc_maps import softmax
-from fpp_sweep.sweep.api import Trial
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.imported import read_rows
 from fpp_sweep.trial.trial import DatasetResult, summarize, with_maps
@@ -188,13 +187,6 @@ def test_tables_the_page_and_show_contain_an_import(sweep, tmp_path, capsys):
     assert "imported" in shown
     command = repeat_command(sweep, sweep.info(), sweep.trial("baseline-theirs"))
     assert f"import {tmp_path / 'theirs.npz'} --as theirs --into {sweep.path}" in command
-
-
-def test_an_import_has_no_configuration(sweep, tmp_path):
-    write_npz(tmp_path / "theirs.npz", columns_of())
-    run_import(tmp_path / "theirs.npz")
-    with pytest.raises(InputError, match="baseline-theirs: its predictions were imported"):
-        _ = Trial(sweep, "baseline-theirs").config
 
 
 def test_one_dataset_and_split_need_no_columns_for_them(sweep, tmp_path):

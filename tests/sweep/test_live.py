@@ -7,7 +7,6 @@ import pty
 import re
 import struct
 import termios
-import threading
 from dataclasses import replace
 
 import pytest
@@ -182,20 +181,6 @@ def test_a_log_gets_every_event_and_a_status_every_half_minute():
     ]
 
 
-@pytest.mark.parametrize("interactive", [True, False])
-def test_closing_shows_the_last_status_once(interactive):
-    stream = io.StringIO()
-    display = Display(stream, interactive, objectives=GOALS)
-    display.update(STATUS)
-    display.update(replace(STATUS, lines=["40/40 trials", *LINES[1:]]))
-    display.close()
-    last = stream.getvalue().split("\033[2K")[-1]
-    assert "40/40 trials" in last
-    before = stream.getvalue()
-    display.close()
-    assert "40/40" not in stream.getvalue()[len(before) :]
-
-
 def test_texts_cannot_control_the_terminal(terminal):
     screen = terminal()
     display = Display(screen.stream, objectives=GOALS)
@@ -211,43 +196,6 @@ def test_texts_cannot_control_the_terminal(terminal):
         "\033[90m",
     }
     assert screen.screen()[0] == r"bad\x1b]0;title\x07\nline"
-
-
-class FailingStream(io.StringIO):
-    writes = 0
-
-    def write(self, text):
-        self.writes += 1
-        raise OSError(28, "No space left on device")
-
-
-def test_a_stream_that_failed_once_is_not_written_to_again():
-    stream = FailingStream()
-    display = Display(stream, False, objectives=GOALS)
-    display.event("a line")
-    display.event("a line")
-    display.update(STATUS)
-    display.close()
-    assert stream.writes == 1
-
-
-def test_lines_of_several_threads_are_not_mixed(terminal):
-    stream = io.StringIO()
-    display = Display(stream, True, objectives=GOALS, clock=iter(range(10_000)).__next__)
-
-    def write_lines(name):
-        for number in range(50):
-            display.event(f"{name}-{number:03d}")
-            display.update(STATUS)
-
-    threads = [threading.Thread(target=write_lines, args=(name,)) for name in ("a", "b")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    lines = re.sub(r"\033\[[\d;]*[AKm]|\r", "", stream.getvalue()).splitlines()
-    assert [line for line in lines if line.startswith("a-")] == [f"a-{number:03d}" for number in range(50)]
-    assert lines[-1].strip() == LINES[-1]
 
 
 def test_a_trials_line_has_values_time_and_whether_it_joins_the_front():

@@ -1,6 +1,5 @@
 """The summary at the end of a sweep and in show, with its table of the front and the baselines."""
 
-import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +8,10 @@ import pytest
 from fpp_sweep.records.answer import statistics_of, statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL, IMPOSSIBLE, WorkTotals
-from fpp_sweep.report import writing
 from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.reading import load_space, read_config
+from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec import plugins
-from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.command_line import recorded_trial, space_to_evaluate
@@ -22,19 +19,7 @@ from fpp_sweep.sweep.summary import failure_lines, final_table, front_notes, sta
 from fpp_sweep.sweep.sweep_record import new_info
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
-from tests.kit.records import (
-    ACCURACY,
-    ECE,
-    NLL,
-    all_baselines,
-    baseline,
-    failed,
-    searched_trials,
-    split_result,
-    sweep_info,
-    trial,
-    write_sweep,
-)
+from tests.kit.records import all_baselines, baseline, failed, sweep_info, trial, write_sweep
 
 WORK = {"model": "ViT-B-16/openai", "data_root": "my data", "limit": 10, "threads": None, "workers": 2, "seeds": [0, 1]}
 COMMAND = "fpp-sweep tune --space mine.yaml"
@@ -144,12 +129,6 @@ def test_a_plugin_named_by_a_relative_path_is_repeated_by_its_full_path(tmp_path
     assert f" --plugin '{file}' --set search.split=test" in use_command(folder, folder.info(), "trial-0000")
 
 
-def test_a_record_serves_as_a_config(tmp_path):
-    record = trial(0, params={"fpp.class_var": 1e-05})
-    folder = write_sweep(tmp_path, sweep_info(), [record])
-    assert read_config(folder.trial_file("trial-0000")) == dict(record.config)
-
-
 def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
     folder = write_sweep(tmp_path, sweep_info(**RAN), [baseline(ZERO_SHOT, 60, 5), trial(0, 66, 4)])
     (folder.report / "best").mkdir(parents=True)
@@ -176,17 +155,6 @@ def test_work_is_shown_once_there_is_any():
         "features": "of 100 images at 25 images/s a worker; time went to tower 75 %, disk 25 %",
     }
     assert work_texts(sweep_info(), [trial(0)]) == {}
-
-
-def test_a_page_in_a_folder_that_cannot_be_written_is_refused_with_what_to_do(tmp_path, monkeypatch):
-    folder = write_sweep(tmp_path, sweep_info(), [trial(0)])
-
-    def refuse(*_, **__):
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(writing, "write_report", refuse)
-    with pytest.raises(InputError, match=rf"{folder.report}: cannot be written \(Read-only file system\); copy the"):
-        writing.write_latest_report(folder.path)
 
 
 def table_without_statistics(records, width=100, info=None):
@@ -234,22 +202,3 @@ def test_the_settings_of_finalists_are_shown_once_with_the_answer(tmp_path):
     table = final_table(info, statistics_of(folder, info, records), 100)
     assert "Settings of these finalists" in table
     assert "Settings of the front" not in table
-
-
-@pytest.mark.parametrize("width", [60, 200])
-def test_the_table_fits_the_terminal_and_shows_every_setting(width):
-    goals = (ACCURACY, ECE, NLL)
-    trials = []
-    for record in searched_trials():
-        if record.results:
-            results = {"val": record.results["val"], "test": split_result(70, 5)}
-            values = (*record.values, record.results["val"].average["nll"])
-            trials.append(replace(record, results=results, values=values))
-    records = [*all_baselines(goals), *trials]
-    long = table_without_statistics(records, width, sweep_info(goals, name="x" * 150))
-    table = table_without_statistics(records, width, sweep_info(goals))
-    assert max(map(len, [*table.splitlines(), *long.splitlines()])) <= width
-    assert "adapt.penalty_weight" in table
-    assert "…" not in table
-    for remark in ("best ece", "best nll", "knee"):
-        assert remark in " ".join(table.split())

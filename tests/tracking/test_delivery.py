@@ -248,17 +248,6 @@ def test_a_changed_param_is_named_in_a_tag_because_mlflow_keeps_the_first_value(
     assert tags(database, FIRST)["changed_params"] == "fpp.draws: 4 -> 9"
 
 
-def test_texts_with_control_characters_arrive_once(tmp_path, uri):
-    folder = build_sweep(tmp_path / "perturb-1", trials=2, failed_trials=(1,), baselines=())
-    strange = {"a/b\\..": "x", "": "y", "esc\x1b": "\x1b[2J\0", "half": "\ud800", "long": "z" * 2**20}
-    folder.write_info(replace(folder.info(), name="p/../\x1b" + "n" * 2**20, versions=strange))
-    record = folder.trial("trial-0001")
-    reason = "\ud800\x1b" + "r" * 2**20
-    folder.write_trial(replace(record, reason=reason, details="\ud800\0", config={"a\0b": "\ud800"}))
-    assert deliver(folder, uri).created == 3
-    assert deliver(folder, uri).updated == 0
-
-
 # Faults.
 
 

@@ -20,12 +20,9 @@ from fpp_sweep.statistics.front_support import FrontSupport, Support
 from fpp_sweep.tracking.runs import (
     KEY_LIMIT,
     NAME_LIMIT,
-    OPTIONAL_TAGS,
-    PARAM_LIMIT,
     REASON_LIMIT,
     TAG_LIMIT,
     desired_runs,
-    param_text,
     run_name,
     safe_name,
     sweep_run,
@@ -86,11 +83,6 @@ def test_any_name_becomes_one_that_mlflow_accepts(name):
     assert not safe.startswith(("/", "../"))
 
 
-@given(st.lists(st.text(max_size=20), unique=True, min_size=2))
-def test_different_names_stay_different(names):
-    assert len({safe_name(name) for name in names}) == len(names)
-
-
 def test_names_of_runs_sort_by_number_and_have_objectives_and_searched_settings():
     names = [run_name(trial(number)) for number in (0, 2, 11)]
     assert names == sorted(names)
@@ -104,12 +96,6 @@ def test_names_of_runs_sort_by_number_and_have_objectives_and_searched_settings(
 
 
 # Params.
-
-
-def test_a_cut_text_states_its_full_length():
-    text = param_text("x" * 7000)
-    assert len(text) <= PARAM_LIMIT
-    assert text.endswith("... (7000 characters)")
 
 
 def params_of(config, **changes):
@@ -164,17 +150,6 @@ def test_imported_predictions_have_no_duration_and_no_costs():
     imported = replace(baseline("theirs", 60.0, 5.0), started=0.0, origin=IMPORTED)
     assert not {"duration", "seconds", "worker_seconds"} & set(run_of(imported).metrics)
     assert "duration" in run_of(baseline("theirs", 60.0, 5.0)).metrics
-
-
-def test_the_time_of_a_trials_metrics_is_the_time_of_its_end():
-    assert run_of(trial(2)).finished == CREATED + 2 * 60 + 50
-
-
-def test_a_sweep_on_test_has_metrics_without_a_prefix():
-    record = replace(trial(2), results={"test": split_result(55.0, 10.1)})
-    metrics = run_of(record, replace(INFO, search_split="test")).metrics
-    assert "accuracy" in metrics
-    assert not [key for key in metrics if key.startswith("test/")]
 
 
 def test_metrics_of_eleven_datasets_fit_and_those_of_forty_are_left_out():
@@ -262,13 +237,6 @@ def test_only_a_complete_trial_is_tagged_as_feasible_or_not():
     assert run_of(replace(complete, constraints={"accuracy": 0.3})).tags["feasible"] == "false"
     stopped = replace(complete, state="stopped", values=None)
     assert "feasible" not in run_of(stopped).tags
-
-
-def test_tags_that_a_run_may_lose_are_listed():
-    record = trial(5, reason="why", constraints={"accuracy": -0.3})
-    statistics = statistics_of_records([record], recommended="trial-0005", support={"trial-0005": "likely"})
-    with_all = set(trial_run(INFO, record, statistics).tags)
-    assert with_all - set(run_of(running(5)).tags) == set(OPTIONAL_TAGS)
 
 
 # The run of the sweep.

@@ -52,14 +52,6 @@ def answering(value):
     return SimpleNamespace(remote=remote)
 
 
-def test_the_bar_of_a_worker_prints_nothing_because_the_driver_shows_it(capsys):
-    with WorkerActor.__new__(WorkerActor)._show_progress("features", 3, "images") as bar:
-        bar.advance(3)
-        bar.note("an image cannot be read")
-    assert bar.done == 3
-    assert capsys.readouterr().err == ""
-
-
 # ------------------------------------------------------------ number and size of workers
 
 
@@ -132,13 +124,6 @@ async def test_a_workers_answer_is_a_result_or_a_failure_and_its_death_a_loss(tm
     label = f"{task.title}, config {config_key(task.config)}"
     assert [line[20:].removeprefix(label) for line in lines[:4]] == [": begins", ": 0.000 s", ": begins", ": no"]
     assert lines[5].endswith(f"{label}: the worker died (The actor died unexpectedly before finishing this task.)")
-
-
-async def test_a_death_during_a_query_ends_the_session_from_which_the_sweep_resumes(tmp_path):
-    actor = scheduler_actor()
-    actor._starting_workers = asyncio.create_task(asyncio.sleep(0))  # no further workers start
-    actor._scheduler._assignment.add(RayWorker(SimpleNamespace(check=answering(ActorDiedError())), MODEL, tmp_path))
-    assert isinstance(await actor.check([], []), LostSession)
 
 
 # ------------------------------------------------------------ the scheduler's process

@@ -29,12 +29,6 @@ def status_of(**counts):
     return SchedulerStatus(workers=2, counts=WorkCounts(**counts))
 
 
-def test_before_the_first_answer_there_are_no_workers_and_no_problem():
-    poller = StatusPoller(FakePool(ValueError("Ray shuts down")))
-    poller.poll()
-    assert (poller.status, poller.failure) == (SchedulerStatus(), None)
-
-
 def test_an_error_keeps_the_last_status_and_a_lost_scheduler_is_a_failure():
     status = status_of(done=3)
     poller = StatusPoller(FakePool(status, ValueError("Ray shuts down"), LOST))
