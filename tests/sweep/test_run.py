@@ -46,10 +46,6 @@ def refuse(folder):
     raise TaskFailed("no such model")
 
 
-def refuse_input():
-    raise InputError("a damaged record")
-
-
 def write_finished_sweep(root, name):
     """Write a finished sweep of the tests' space and return its folder."""
     folder = build_sweep(root / name, trials=1, failed_trials=(), report=False)
