@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
@@ -411,10 +411,7 @@ class SweepInfo:
             "images_digest": _joined(self.image_digests.values()),
             "prompts_digest": _joined_digests(self.prompts),
             "end_reason": self.end_reason,
-            "work_tasks": str(self.work.tasks),
-            "work_cached": str(self.work.cached),
-            "work_model_loads": str(self.work.model_loads),
-            "work_workers_lost": str(self.work.workers_lost),
+            **{f"work_{name}": str(count) for name, count in asdict(self.work).items()},
             "warning": warning,
         }
 

@@ -80,7 +80,6 @@ class TaskScheduler:
         workers = self.workers
         return SchedulerStatus(
             workers=len(workers),
-            pids=tuple(worker.info.pid for worker in workers),
             queued=len(self._queue),
             running=self._running,
             counts=replace(self._counts),
@@ -323,7 +322,6 @@ class TaskScheduler:
 
     async def _run_task(self, worker: WorkerHandle, pending: PendingTask) -> None:
         """Compute a task on a worker and settle or retry it; raise LostError if the worker must be replaced."""
-        self._counts.executions += 1
         self._running += 1
         pending.attempts += 1
         try:
@@ -351,7 +349,6 @@ class TaskScheduler:
 
     async def _store_result(self, worker: WorkerHandle, pending: PendingTask, result: TaskResult) -> None:
         """Write a result to disk, count the work, and settle the task."""
-        self._counts.worker_seconds += result.worker_seconds
         await asyncio.to_thread(self.store.put, pending.key, result)
         self._assignment.record_success(worker, pending, result.adapters)
         self._counts.done += 1

@@ -21,11 +21,9 @@ class WorkCounts:
 
     loads: int = 0  # workers that started, each of which loaded the model
     lost: int = 0  # workers lost, also while they started
-    executions: int = 0  # tasks begun, retries included
     done: int = 0  # tasks computed
     cached: int = 0  # results that needed no work
     images: int = 0  # images adapted to
-    worker_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +31,6 @@ class SchedulerStatus:
     """State of the scheduler and its workers."""
 
     workers: int = 0
-    pids: tuple[int, ...] = ()
     queued: int = 0
     running: int = 0
     counts: WorkCounts = field(default_factory=WorkCounts)

@@ -20,9 +20,9 @@ from tests.kit.records import baseline, below_floor, running, sweep_info, trial
 from tests.kit.spaces import small_space
 from tests.kit.tasks import dataset_info
 
-COUNTS = WorkCounts(loads=2, lost=1, executions=8, done=7, cached=5, images=70, worker_seconds=9.0)
+COUNTS = WorkCounts(loads=2, lost=1, done=7, cached=5, images=70)
 NO_STORE = "sqlite:///none.db"
-STATUS = SchedulerStatus(workers=2, pids=(1, 2), counts=COUNTS)
+STATUS = SchedulerStatus(workers=2, counts=COUNTS)
 
 
 @pytest.fixture
