@@ -40,7 +40,7 @@ def show(args: argparse.Namespace, path: Path) -> None:
     from fpp_sweep.sweep import show as output  # reads records, which --help does without
 
     if args.trial is not None:
-        print(output.trial_text(path, args.trial, every_metric=args.all_metrics))
+        print(output.trial_text(path, args.trial))
     else:
         print(output.folder_text(path))
 
@@ -51,14 +51,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("sweep", nargs="?", metavar="SWEEP", help=sweep)
     options.add_argument("trial", nargs="?", metavar="TRIAL", help="such as trial-0007 or baseline-tpt")
     options.add_argument("--page", action="store_true", help="write the page with its tables and configs")
-    every = "of a trial, all metrics: also those that tables leave out (docs/methods.md)"
-    options.add_argument("--all-metrics", action="store_true", help=every)
     add_flags(options, "--plugin")
     args = options.parse_intermixed_args(argv)  # a trial may stand behind an option
     if args.page and (args.sweep is None or args.trial is not None):
         raise InputError("--page: needs a sweep or a reproduction, without a trial")
-    if args.all_metrics and args.trial is None:
-        raise InputError("--all-metrics: needs a trial, such as `show SWEEP trial-0007 --all-metrics`")
     return args
 
 

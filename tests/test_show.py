@@ -72,14 +72,6 @@ def test_a_baseline_is_shown_by_the_name_that_tables_have(capsys, folder):
     assert run_show(capsys, folder.path, ZERO_SHOT) == run_show(capsys, folder.path, f"baseline-{ZERO_SHOT}")
 
 
-def test_all_metrics_of_a_trial_are_shown_on_request(capsys, folder):
-    rows = [line.split() for line in run_show(capsys, folder.path, "trial-0005", "--all-metrics").splitlines()]
-    assert ["val", "acc", "ECE", "NLL", "SCE", "Brier"] in rows
-    assert ["average", "58.00", "8.00", "0.6600", "2.0000", "0.4000"] in rows
-    with pytest.raises(InputError, match="--all-metrics: needs a trial"):
-        run_show(capsys, folder.path, "--all-metrics")
-
-
 def test_the_numbers_after_posthoc_maps_have_a_table_that_begins_without_a_map(capsys, folder):
     record = folder.trial("trial-0005")
     result = record.results["val"]

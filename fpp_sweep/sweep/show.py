@@ -39,8 +39,8 @@ def folder_text(path: Path) -> str:
     return sweep_table(folders)
 
 
-def trial_text(path: Path, name: str, *, every_metric: bool) -> str:
-    return "\n".join(trial_lines(SweepFolder.open(path), name, every_metric=every_metric))
+def trial_text(path: Path, name: str) -> str:
+    return "\n".join(trial_lines(SweepFolder.open(path), name))
 
 
 def _sweep_lines(folder: SweepFolder) -> Iterator[str]:
@@ -102,17 +102,15 @@ def _front_in_brief(front: Front) -> str:
 LOG_LINES = 5  # last lines of a trial's log
 
 
-def trial_lines(folder: SweepFolder, name: str, *, every_metric: bool = False) -> Iterator[str]:
-    """Yield all that the sweep's folder says of a trial; of its metrics those that tables show, or every one."""
+def trial_lines(folder: SweepFolder, name: str) -> Iterator[str]:
+    """Yield all that the sweep's folder says of a trial; of its metrics those that tables show."""
     record = folder.known_trial(name)
-    shown = None
-    if not every_metric:
-        shown = metrics_of(folder.info().objectives)
+    objectives = metrics_of(folder.info().objectives)
     state, *settings = _state_lines(record)
     yield printable(state)
     for split in record.results:
         yield ""
-        yield split_text(record, split, shown)
+        yield split_text(record, split, objectives)
         for line in skipped_lines(folder, record.name, split):
             yield printable(line)
     if record.results:
@@ -169,14 +167,13 @@ def _file_lines(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:
 EUROSAT = "eurosat"  # dominates averages of the ten fine-grained datasets, so there is one without it as well
 
 
-def split_text(record: TrialRecord, split: str, shown: Sequence[str] | None = None) -> str:
+def split_text(record: TrialRecord, split: str, objectives: Sequence[str]) -> str:
     """Return a trial's numbers on a split, those after post-hoc maps, and notes on orders, released settings and maps.
 
-    `shown` are metrics that the tables have beside those that the catalogue shows; None: they have all metrics.
+    The tables have the metrics of the objectives and those that the catalogue shows.
     """
     result = record.results[split]
-    if shown is not None:
-        result = replace(result, average=_shown(result.average, shown))
+    result = replace(result, average=_shown(result.average, objectives))
     parts = [split_table(split, result)]
     for remark in (*orders_remark(record, split), *released_notes([record])):
         parts.append(f"note: {remark}")

@@ -162,10 +162,11 @@ def _check_file(uri: str, file: Path) -> None:
     problem = ""
     if file.is_file():
         try:
+            file.open("r+b").close()  # SQLite would open a protected file for reading only
             with closing(sqlite3.connect(file, timeout=CHECK_SECONDS)) as database:
                 database.execute("BEGIN IMMEDIATE")
                 database.rollback()
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             problem = str(error)
     elif os.path.lexists(file.resolve()):
         problem = "not a regular file"  # SQLite would wait for ever at a pipe
