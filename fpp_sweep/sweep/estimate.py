@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from fpp_sweep.core.images.features import images_per_batch
-from fpp_sweep.records.recommendation import reference_label
 from fpp_sweep.records.records import FINAL, baseline_name, trial_name
+from fpp_sweep.records.state import REFERENCES
 from fpp_sweep.records.texts import setting_text
 from fpp_sweep.search.study import random_trials, suggest
 from fpp_sweep.space.params import Param
@@ -62,12 +62,10 @@ class ExpectedSweep:
         baselines = self.space.baselines()
         tasks: dict[str, list[Task]] = {search.split: self._tasks(self.configs.values(), search.split)}
         if self.later_plans:
-            labels = list(baselines)
-            if search.split != "test":  # the finalists alone are measured against all baselines, on the test split
-                methods = {config.method for config in self.finalists()}
-                main = reference_label(baselines)
-                labels = [label for label in baselines if label == main or label in methods]
-            tasks[FINAL] = self._tasks([*(baselines[label] for label in labels), *self.finalists()], FINAL)
+            references = list(baselines.values())
+            if search.split != "test":  # there the finalists are measured against all baselines
+                references = references[:REFERENCES]
+            tasks[FINAL] = self._tasks([*references, *self.finalists()], FINAL)
         if search.split != "test" and not search.evaluate_only:
             on_test = self.finalists()
             if self.later_plans:

@@ -4,17 +4,14 @@ import re
 
 import pytest
 
-from fpp_sweep.records.front import front_of
-from fpp_sweep.records.recommendation import main_reference
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.search.finalists import later_plans
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.keys import TaskKeys
-from fpp_sweep.spec.tasks import EvalTask, PretrainTask
+from fpp_sweep.spec.tasks import PretrainTask
 from fpp_sweep.sweep.estimate import OVERHEAD, ExpectedSweep, Speed, config_lines, cost_lines, dry_run, expected_configs
 from fpp_sweep.trial.plan import Plan
-from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT, named
-from tests.kit.records import baseline, sweep_info
+from tests.kit.names import OTPT, TPT, ZERO_SHOT, named
 from tests.kit.spaces import DATASET_INFOS, MODEL_INFO, ONE_DATASET, SEARCH_VIEWS, TWO_DATASETS
 
 SPEED = Speed(pretraining_step=0.5, method_start=1.0, adapted_image=0.02, view=0.05)
@@ -119,14 +116,6 @@ def sweep_with_final_stage(*overrides):
     plan = Plan(datasets=DATASET_INFOS, seeds=(0,))
     later = later_plans(plan, space, lambda names, split: DATASET_INFOS["val"])  # no fresh images are left
     return ExpectedSweep(space, plan, expected_configs(space), later)
-
-
-@pytest.mark.parametrize("baselines", [(TPT, ZERO_SHOT), (CTPT, TPT), (OTPT, CTPT), ("zero", "mta")])
-def test_the_final_stage_runs_the_baseline_that_the_sweep_chooses_as_reference(baselines):
-    sweep = sweep_with_final_stage(f"work.baselines=[{', '.join(baselines)}]")
-    records = [baseline(name, 60.0, 5.0) for name in baselines]
-    reference = main_reference(front_of(sweep_info(), records).baselines)
-    assert reference.label in {task.config.method for task in sweep.tasks()[FINAL] if isinstance(task, EvalTask)}
 
 
 def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
