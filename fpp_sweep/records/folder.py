@@ -69,6 +69,12 @@ class SweepFolder:
         if ".." in path.parts:
             self.path = path.resolve()  # so that the last part of the path is the sweep's name
         self.info_file = self.path / "sweep.json"
+        self.study_file = self.path / "study.journal"
+        self.commands_file = self.path / "commands.jsonl"
+        self.lock_file = self.path / "lock"
+        self.tasks = self.path / "tasks"
+        self.report = self.path / "report"
+        self.logs = self.path / "logs"
         self._parsed: dict[Path, tuple[object, Any]] = {}  # file -> its stamp when it was parsed, and its record
 
     def __repr__(self) -> str:
@@ -92,22 +98,6 @@ class SweepFolder:
     def has_sweep(self) -> bool:
         """True if a sweep was begun in this folder."""
         return self.info_file.is_file()
-
-    @property
-    def study_file(self) -> Path:
-        return self.path / "study.journal"
-
-    @property
-    def tasks(self) -> Path:
-        return self.path / "tasks"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
 
     def artifacts(self, trial: str) -> Path:
         return self.path / "artifacts" / trial
@@ -189,10 +179,6 @@ class SweepFolder:
     def trial_files(self) -> list[Path]:
         return files_in(self.path / "trials", RECORDS)
 
-    @property
-    def commands_file(self) -> Path:
-        return self.path / "commands.jsonl"
-
     def commands(self) -> list[Command]:
         """Return the commands of `steer`, oldest first."""
         if not self.commands_file.exists():
@@ -234,10 +220,6 @@ class SweepFolder:
         except OSError:  # no driver has ever locked it, or its file system has no locks
             return False
         return False
-
-    @property
-    def lock_file(self) -> Path:
-        return self.path / "lock"
 
 
 def _enter_lock(stack: ExitStack, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Block statistics of records, read from a sweep's folder and checked against the records."""
+"""Block statistics of records, read from a sweep's folder."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.files import read_own
-from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, seeds_of
 from fpp_sweep.statistics.bootstrap import NO_MAP, RecordSamples, SplitSamples, image_digests, sample_record
 from fpp_sweep.statistics.paired import SplitStatistics
 
 BLOCK_STATS_FILE = "block_stats.npz"
-ACCURACY_TOLERANCE = 1e-6  # points; a file of another record differs by far more
 
 ImagesKey = tuple[tuple[str, bytes], ...]  # digest of the images, by dataset
 
@@ -126,7 +124,7 @@ def measure(
 def _tables_of(folder: SweepFolder, record: TrialRecord, split: str, maps: Sequence[str]) -> dict[str, StatsBySeed]:
     """Return a record's block statistics, and those after post-hoc maps; empty without a result or a file.
 
-    Raise ValueError for a file that is damaged, of another record, or of seeds with different images.
+    Raise ValueError for a file that is damaged, or of seeds with different images.
     """
     artifacts = folder.artifacts(record.name)
     table = read_block_stats(artifacts, split) if split in record.results else None
@@ -135,7 +133,6 @@ def _tables_of(folder: SweepFolder, record: TrialRecord, split: str, maps: Seque
     digests = image_digests(table)
     if digests is None:
         raise ValueError("its seeds have different images")
-    require_same_accuracy(accuracies_of(table), record.results[split])
     tables = {NO_MAP: table}
     for posthoc in maps:
         mapped_table = read_block_stats(artifacts, split, posthoc)
@@ -145,27 +142,6 @@ def _tables_of(folder: SweepFolder, record: TrialRecord, split: str, maps: Seque
             raise ValueError(f"{block_stats_file(posthoc)} is of other images than {BLOCK_STATS_FILE}")
         tables[posthoc] = mapped_table
     return tables
-
-
-def accuracies_of(table: StatsBySeed) -> dict[DatasetSeed, float]:
-    """Return the accuracy of each dataset and seed of block statistics."""
-    accuracies = {}
-    for key, stats in table.items():
-        accuracies[key] = 100 * float(stats.correct.sum()) / stats.total
-    return accuracies
-
-
-def require_same_accuracy(accuracies: Mapping[DatasetSeed, float], result: SplitResult) -> None:
-    """Raise ValueError unless the accuracies of block statistics are those of the record."""
-    for (dataset, seed), accuracy in accuracies.items():
-        recorded: Mapping[str, Mapping[str, float]] = result.by_seed.get(str(seed), result.datasets)
-        expected = recorded.get(dataset, {}).get(catalogue.ACCURACY)
-        if expected is None or not abs(accuracy - expected) <= ACCURACY_TOLERANCE:  # not a number compares false
-            recorded_text = "no value"
-            if expected is not None:
-                recorded_text = f"{expected:.2f}"
-            values = f"{accuracy:.2f} there and {recorded_text} on record"
-            raise ValueError(f"accuracy on {dataset}, seed {seed}, is {values}")
 
 
 # ------------------------------------------------------------ luck of the search

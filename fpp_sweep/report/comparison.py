@@ -13,13 +13,11 @@ from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import metrics_shown
 from fpp_sweep.records.measurements import (
-    accuracies_of,
     has_images_of_search,
     has_seeds_of_search,
     is_deterministic,
     maps_of,
     read_block_stats,
-    require_same_accuracy,
     resampled_metrics,
 )
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord, mean_of_shared
@@ -141,7 +139,7 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
         if not tables[entry.label]:
             raise InputError(f"{entry.label} has no block statistics on {split}: nothing can be paired")
     digests = shared_images(tables, split)
-    results = {entry.label: result_on(digests, entry, tables[entry.label], split) for entry in entries}
+    results = {entry.label: result_on(digests, entry.record.results[split]) for entry in entries}
     metrics = _shared_metrics(entries[0].sweep.info, results)
     records = {entry.label: _sample(entry, tables[entry.label], split, digests, metrics) for entry in entries}
     images = {dataset: stats.total for (dataset, _), stats in _on(digests, tables[entries[0].label]).items()}
@@ -284,14 +282,8 @@ def _on(datasets: Collection[str], table: StatsBySeed) -> dict[DatasetSeed, Bloc
     return {key: stats for key, stats in table.items() if key[0] in datasets}
 
 
-def result_on(datasets: Collection[str], entry: Entry, table: StatsBySeed, split: str) -> SplitResult:
-    """Return a record's result on some datasets, whose block statistics must be the record's own."""
-    result = entry.record.results[split]
-    try:
-        require_same_accuracy(accuracies_of(table), result)
-    except ValueError as error:
-        problem = f"the block statistics of split {split} are of another record: {error}"
-        raise InputError(f"{entry.label}: {problem}; run it again") from None
+def result_on(datasets: Collection[str], result: SplitResult) -> SplitResult:
+    """Return a record's result on some datasets."""
     of_datasets = {dataset: result.datasets[dataset] for dataset in datasets}
     average = mean_of_shared(list(of_datasets.values()))
     return replace(result, average=average, datasets=of_datasets, deviation={}, by_seed={})
@@ -387,7 +379,7 @@ def _front_values(comparison: Comparison, sweep: LoadedSweep, metrics: Sequence[
         table = read_or_compute_block_stats(entry.artifacts, comparison.split)
         digests = image_digests(table) or {}
         if comparison.split in member.results and comparison.statistics.samples.digests.items() <= digests.items():
-            values.append(_values(result_on(comparison.images, entry, table, comparison.split), metrics))
+            values.append(_values(result_on(comparison.images, entry.record.results[comparison.split]), metrics))
     return values
 
 
