@@ -1,24 +1,18 @@
 """`~` in a path means the home folder wherever a user may write a path: a shell replaces it only in plain words."""
 
-import json
 import shlex
 from pathlib import Path
 
 import pytest
 
 from fpp_sweep import init
-from fpp_sweep.__main__ import main
 from fpp_sweep.checks.datasets import survey_datasets
 from fpp_sweep.cli import FLAGS, find_folder, find_sweep
 from fpp_sweep.core.datasets.opening import custom_datasets
-from fpp_sweep.core.models import names
-from fpp_sweep.space.reading import load_space
-from fpp_sweep.spec.config import require_prompt, require_templates
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import default_cache
 from fpp_sweep.sweep.api import Sweep
 from fpp_sweep.tracking.stores import absolute
-from fpp_sweep.trial.templates import file_digest, texts_by_class
 from tests.kit.records import build_sweep
 
 SPACE = """\
@@ -61,23 +55,6 @@ def test_a_sweep_in_the_home_folder_is_found(home, sweep):
     assert Sweep.open("~/out/made").folder.path == sweep.path
 
 
-def test_an_evaluation_and_its_comparison_are_written_in_the_home_folder(home, capsys):
-    words = ["--out", "~/out", "--name", "one", "--method", "zero_shot", "zero", "--prompt", "a photo of a"]
-    main(["evaluate", *words, "--datasets", "scenes", "--limit", "4", "--set", "work.cache=~/cache"])
-    assert f"{home}/out/one/results.json" in capsys.readouterr().out
-    assert (home / "cache").is_dir()
-    main(["compare", "~/out/one", "trial-0000", "trial-0001", "--out=~/compared"])
-    assert f"Markdown  {home}/compared/comparison.md" in capsys.readouterr().out
-    assert (home / "compared" / "comparison.md").is_file()
-
-
-def test_paths_of_a_space_are_in_the_home_folder(home):
-    (home / "space.yaml").write_text(SPACE)
-    work = load_space("~/space.yaml", ["work.data_root=~/other"]).work
-    paths = (work.data_root, work.dataset_file, work.cache)
-    assert paths == (f"{home}/other", f"{home}/sets.yaml", f"{home}/cache")
-
-
 def test_flags_with_a_path_name_the_home_folder(home):
     for flag in ("--out", "--plugin"):
         assert FLAGS[flag].type("~/x") == home / "x"
@@ -92,17 +69,6 @@ def test_datasets_are_found_in_the_home_folder(home):
     specs = custom_datasets(["theirs=~/photos"], "~/sets.yaml")
     assert [specs[name].layout.images for name in ("mine", "theirs")] == [f"{home}/photos"] * 2
     assert survey_datasets(["mine"], "~/data", "~/sets.yaml")[0].is_requested
-
-
-def test_files_of_models_prompts_and_templates_are_found_in_the_home_folder(home):
-    for name in ("clip.pt", "prompt.safetensors"):
-        (home / name).touch()
-    (home / "t.json").write_text(json.dumps(["a photo of a {}."]))
-    names.require_model("ViT-B-16:~/clip.pt")
-    require_prompt("~/prompt.safetensors")
-    require_templates("~/t.json")
-    assert file_digest("~/t.json") == file_digest(str(home / "t.json"))
-    assert texts_by_class("~/t.json", "mine", ["cat"]) == [["a photo of a cat."]]
 
 
 def test_mlflows_file_and_the_cache_are_in_the_home_folder(home, monkeypatch):

@@ -8,7 +8,6 @@ from fpp_sweep import init
 from fpp_sweep.core.datasets import read_custom
 from fpp_sweep.space.reading import load_space, parse_space
 from fpp_sweep.spec.errors import InputError
-from tests.kit.disks import mounted
 
 
 def test_init_writes_a_space_that_runs_and_a_dataset_file_that_is_read(tmp_path, monkeypatch, capsys):
@@ -43,23 +42,6 @@ def test_init_overwrites_no_file_and_writes_all_files_or_none(tmp_path, name):
         init.main([str(tmp_path)])
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "mine"
-
-
-def test_init_refuses_a_folder_that_it_cannot_write(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="file: cannot be written"):
-        init.main([str(tmp_path / "file")])
-
-
-def test_a_full_disk_leaves_no_file_and_the_error_names_one(tmp_path):
-    with mounted(tmp_path / "full", "size=8k") as disk:
-        (disk / "new").mkdir()
-        (disk / "filler").write_bytes(bytes(4096))  # leaves room for one of the two files
-        with pytest.raises(OSError, match=r"No space left on device: '.*/new/.*yaml'"):
-            init.write_templates(disk / "new")
-        assert list((disk / "new").iterdir()) == []
-        (disk / "filler").unlink()
-        init.write_templates(disk / "new")
 
 
 def test_every_commented_key_of_the_templates_is_valid():

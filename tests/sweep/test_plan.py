@@ -149,13 +149,6 @@ def test_every_prompt_that_a_trial_may_start_from_is_checked(worker, searched, e
     assert set(inspector.prompts) == expected
 
 
-def test_words_unknown_to_the_embedded_model_cause_a_note(worker):
-    requested = small_space("base.anchor_prompt=quixotic zeppelins")
-    (note,) = validate(requested, worker, make_plan(requested, worker)).notes
-    assert "quixotic" in note
-    assert "never saw" in note
-
-
 def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(worker, tmp_path):
     file = tmp_path / "prompt.safetensors"
     requested = small_space(f"base.prompt={file}", SEARCH_VIEWS)

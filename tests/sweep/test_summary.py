@@ -30,13 +30,6 @@ def notes(*records, **changes):
     return list(front_notes(sweep_info(**changes), front_of(sweep_info(**changes), records)))
 
 
-def test_a_front_that_is_empty_because_of_the_constraints_says_so():
-    broken = trial(0, 71, 10, constraints={"accuracy": 0.5})
-    sentence = "No trial keeps all constraints: none is on the front."
-    assert notes(baseline(ZERO_SHOT, 60, 3), broken) == [sentence]
-    assert sentence not in notes(baseline(ZERO_SHOT, 60, 3), broken, trial(1, 65, 5))
-
-
 def test_the_state_comes_with_the_reason_for_the_end_and_the_number_of_trials(tmp_path):
     folder = write_sweep(tmp_path, sweep_info(), [])
     line = state_line(
@@ -186,13 +179,6 @@ def test_the_table_has_the_front_and_the_baselines_on_every_split():
     assert [line.split()[0] for line in lines[6:12]] == [ZERO_SHOT, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
     assert lines[-3:] == ["trial       fpp.gamma2", "trial-0001        0.15", "trial-0000        0.15"]
     assert "trial-0002" not in "\n".join(lines)
-
-
-def test_a_sweep_that_only_evaluates_says_that_no_trial_has_finished(tmp_path):
-    folder = write_sweep(tmp_path, sweep_info(space={"search": {"evaluate_only": True}}), [failed(0)])
-    info = folder.info()
-    table = final_table(info, statistics_of(folder, info, folder.trials()), 100)
-    assert table.strip() == f"no trial of {info.name} has finished"
 
 
 def test_the_settings_of_finalists_are_shown_once_with_the_answer(tmp_path):

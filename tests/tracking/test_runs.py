@@ -20,7 +20,6 @@ from fpp_sweep.statistics.front_support import FrontSupport, Support
 from fpp_sweep.tracking.runs import (
     KEY_LIMIT,
     NAME_LIMIT,
-    REASON_LIMIT,
     TAG_LIMIT,
     desired_runs,
     run_name,
@@ -176,14 +175,6 @@ def test_an_objective_on_one_dataset_is_shown_on_every_split_however_many_datase
 # Tags.
 
 
-def test_a_failed_trial_has_its_reason_in_one_line_():
-    run = run_of(replace(failed(3), reason="bad\nthing " * 200))
-    assert run.status == "FAILED"
-    assert "\n" not in run.tags["reason"]
-    assert len(run.tags["reason"]) <= REASON_LIMIT
-    assert run.tags["reason"].endswith("characters)")
-
-
 def test_characters_that_a_database_or_a_file_refuses_are_replaced():
     """A file name that is not text is half of a character in a message."""
     record = failed(3, reason="no file \udcff", details="in \udcff\0", config={"prompt": "\udcff"})
@@ -231,14 +222,6 @@ def test_front_and_recommendation_are_tags():
     assert "recommended" not in run_of(trial(5)).tags
 
 
-def test_only_a_complete_trial_is_tagged_as_feasible_or_not():
-    complete = trial(5, constraints={"accuracy": -0.3})
-    assert run_of(complete).tags["feasible"] == "true"
-    assert run_of(replace(complete, constraints={"accuracy": 0.3})).tags["feasible"] == "false"
-    stopped = replace(complete, state="stopped", values=None)
-    assert "feasible" not in run_of(stopped).tags
-
-
 # The run of the sweep.
 
 
@@ -258,15 +241,6 @@ def test_a_trial_below_the_floor_of_accuracy_is_never_the_best_as_in_the_tables(
     run = run_of_sweep([trial(0), collapsed, baseline(ZERO_SHOT, 53.0, 4.0)])
     assert curves(run)["best/accuracy"] == [(1, 53), (2, 53)]
     assert curves(run)["best/ece"] == [(1, 11.5), (2, 11.5)]
-
-
-def test_points_do_not_change_after_the_test_split():
-    info = replace(INFO, reference=[40.0, 20.0])
-    records = [trial(0), trial(1), failed(2), trial(3)]
-    before = run_of_sweep(records, info).points
-    assert [point.step for point in before if point.key == "hypervolume"] == [1, 2, 4]  # the third failed
-    tested = [replace(record, results={**record.results, "test": split_result(62.0, 5.2)}) for record in records]
-    assert run_of_sweep(tested, info).points == before
 
 
 def test_the_description_has_the_answer_the_picture_and_the_front(tmp_path):
@@ -321,14 +295,6 @@ def test_no_run_is_in_progress_of_a_sweep_whose_driver_was_killed(tmp_path):
     with folder.locked():
         statuses = [run.status for run in desired_runs(folder)]
     assert statuses.count("RUNNING") == 2
-
-
-def test_a_waiting_trial_has_a_run_from_its_start_on(tmp_path):
-    folder = build_sweep(tmp_path / "made", trials=1, baselines=(), report=False)
-    folder.write_trial(replace(running(0), state="waiting", started=0.0))
-    assert len(desired_runs(folder)) == 1
-    folder.write_trial(replace(running(0), state="waiting"))  # it waits to be continued
-    assert [run.status for run in desired_runs(folder)] == ["FINISHED", "SCHEDULED"]
 
 
 def test_links_and_unfinished_files_are_no_artifacts(tmp_path):

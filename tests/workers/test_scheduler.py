@@ -180,18 +180,6 @@ async def test_a_failure_on_two_workers_is_final_and_reports_the_first_cause(sta
     assert (harness.ran, harness.counts.lost, harness.status.notes) == ([bad, bad], 2, ())
 
 
-@pytest.mark.parametrize(("second", "cause"), [(fail_here, "worker 0"), (fail_for_good, "not this one")])
-async def test_the_reported_cause_is_the_one_that_no_retry_can_change(start, second, cause):
-    async def behave(worker, task):
-        if worker.info.pid == 0:
-            return await fail_here(worker, task)
-        return await second(worker, task)
-
-    harness = start(behave)
-    assert cause in await outcome(harness.results(shards(1)))
-    assert len(harness.ran) == 2
-
-
 async def test_a_retry_goes_to_another_machine_rather_than_to_the_replacement(start):
     """If the machine's GPU is broken, the replacement would fail as well."""
     gate = asyncio.Event()
