@@ -160,8 +160,8 @@ class Sweep:
         """Return the state, the front and the baselines as HTML, for a notebook."""
         info, records = self.info, self.trials()
         statistics = statistics_of(self.folder, info, records)
-        blocks: list[Block] = paragraphs([state_line(self.folder, info, records), *front_notes(info, statistics.front)])
-        blocks += paragraphs(statistics.notes, "warning")
+        state = [state_line(self.folder, info, records), *front_notes(info, statistics.front)]
+        blocks: list[Block] = [*paragraphs(state), *paragraphs(statistics.notes, "warning")]
         for section in answer_sections(statistics):
             blocks += section.blocks
         if statistics.front.compared:
@@ -189,7 +189,7 @@ class Trial:
 
     def predictions(self, split: str | None = None) -> DataFrame:
         """Return a row for each sample, seed and dataset of a split; the default is the split that was searched."""
-        import pandas  # type: ignore[import-untyped]  # takes a second
+        import pandas  # takes a second
 
         split = split or self.folder.info().search_split
         files = prediction_files(self.folder.artifacts(self.name), split)
