@@ -39,8 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.exit(1)
         return
     from fpp_sweep.checks.datasets import survey_datasets  # loads numpy, which --help does without
-    from fpp_sweep.sweep import api, command_line  # likewise
-    from fpp_sweep.sweep import doctor as checks  # likewise
+    from fpp_sweep.sweep import api, command_line, doctor  # likewise
 
     options = api.Options(address=args.address, tracking_uri=args.tracking_uri)
     space, named = None, (args.datasets or [], args.data_root, args.dataset_file)
@@ -51,10 +50,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     surveys = []
     if not options.on_cluster and (args.data_root or args.dataset_file or args.datasets or args.verify):
         surveys = survey_datasets(*named)  # refuses a wrong name before anything is printed
-    is_well = checks.print_findings(space, options, args.cluster_file)
+    is_well = doctor.print_findings(space, options, args.cluster_file)
     if surveys:
         print()
-        is_well &= checks.print_datasets(surveys, named[1], verify=args.verify)
+        is_well &= doctor.print_datasets(surveys, named[1], verify=args.verify)
     print("verdict: nothing is wrong" if is_well else "verdict: something is wrong, see above")
     if not is_well:
         sys.exit(1)
