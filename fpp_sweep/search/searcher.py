@@ -273,16 +273,18 @@ class SweepSearcher(Searcher):
     def _begin(self, job: Job, trial_id: str) -> None:
         """Note that Tune's trial begins a job; on the searched split the record says so, too."""
         name, split = job
+        record = self._records[name]
         if split == self.search.split:
-            record = self._records[name]
             attempt = record.attempt
             if record.started:
                 attempt += 1
             begun = replace(record, state="running", started=time.time(), attempt=attempt, reason=None, details=None)
             self._write(begun)
             self.phase = "search" if record.kind == "trial" else "baselines"
+        elif split == FINAL:
+            self.phase = "final stage"
         else:
-            self.phase = "final stage" if split == FINAL else split
+            self.phase = split if record.kind == "trial" else f"baselines on {split}"
         self._running[trial_id] = RunningJob(job, time.monotonic())
         self._jobs_begun += 1
         self._announce(self._records[name], split, has_ended=False)

@@ -10,6 +10,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
+from fpp_sweep.spec.process import terminable
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import InterruptedSweep, Options
 from fpp_sweep.sweep.start import run_sweep
