@@ -123,7 +123,7 @@ class RecordingInspector:
 
 
 WORDS = TextSource("a photo of a")  # the prompt of the baselines
-LINKED_SETTINGS = "prompt, anchor_prompt: [[fpp, m.pth], [fpp, a photo], [n.pth, x]]"
+BLOCKS = "grid:\n- {anchor_prompt: [m.pth, a photo], prompt: [fpp]}\n- {anchor_prompt: [x], prompt: [n.pth]}"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ LINKED_SETTINGS = "prompt, anchor_prompt: [[fpp, m.pth], [fpp, a photo], [n.pth,
         ("params: {method: [tpt, zero]}", {WORDS}),
         ("params: {method: [tpt, zero], adapt.templates: [none, t.json]}", {WORDS, TextSource("", templates="t.json")}),
         ("grid: [{method: [zero_shot_ensemble]}]", {WORDS, TextSource("", templates="openai")}),
-        (f"grid:\n- {LINKED_SETTINGS}", {WORDS, TextSource("m.pth"), TextSource("a photo"), TextSource("n.pth")}),
+        (BLOCKS, {WORDS, TextSource("m.pth"), TextSource("a photo"), TextSource("n.pth")}),
     ],
 )
 def test_every_prompt_that_a_trial_may_start_from_is_checked(worker, searched, expected):
