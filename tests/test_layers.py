@@ -263,12 +263,12 @@ def test_help_loads_nothing_heavy(loaded, command):
 def test_processes_load_what_they_need_and_no_more(loaded):
     assert loaded["a trial's process"][1] == {"numpy"}
     assert loaded["the scheduler"][1] == {"numpy"}
-    assert loaded["the core"][1] == {"numpy", "psutil", "torch"}  # it measures the free memory before each batch
+    assert loaded["the core"][1] == {"numpy", "torch"}
     # until all names are checked; rich has drawn the heading before
-    assert loaded["an evaluation in one process"][1] == {"numpy", "psutil", "rich"}
+    assert loaded["an evaluation in one process"][1] == {"numpy", "rich"}
     assert loaded["one command"][1] == set()
 
 
 def test_a_sweep_is_announced_before_anything_heavy_is_loaded(loaded):
     # they check the space and its datasets, and draw the heading
-    assert loaded["the header"][1] == {"numpy", "psutil", "rich"}
+    assert loaded["the header"][1] == {"numpy", "rich"}

@@ -18,8 +18,8 @@ from fpp_sweep.checks.findings import Finding, State, run_check
 from fpp_sweep.checks.versions import allowed_versions, versions
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.files import default_cache, existing_part
-from fpp_sweep.spec.memory import memory
 from fpp_sweep.spec.messages import readable_size
+from fpp_sweep.spec.process import memory
 from fpp_sweep.spec.specs import WorkerSpec
 
 SAMPLE_BYTES = 4 * 2**20  # written to a disk to see whether it takes them

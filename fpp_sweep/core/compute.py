@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.spec.errors import DeviceError, InputError, first_line, first_sentence
-from fpp_sweep.spec.memory import memory
 from fpp_sweep.spec.messages import warn_once
+from fpp_sweep.spec.process import memory
 from fpp_sweep.spec.specs import StagePrecision
 
 Rows = TypeVar("Rows", bound=Tensor | Sequence[Any])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
@@ -228,38 +228,28 @@ def _check_conditions(when: Any) -> dict[str, tuple[Any, ...]]:
 # ------------------------------------------------------------ the parameters of a space
 
 
-def check_params(params: Iterable[Param], base: Mapping[str, Any]) -> tuple[Param, ...]:
-    """Return the parameters of a space, parents before their children."""
-    by_key: dict[str, Param] = {}
+def check_params(params: Sequence[Param], base: Mapping[str, Any]) -> None:
+    """Raise InputError unless the parameters of a space go together; parents must stand before their children."""
+    before: dict[str, Param] = {}
+    names = [param.key for param in params]
     for param in params:
         with at_key(f"params.{param.key}"):
-            require(param.key not in by_key, "comes twice; take one out")
+            require(param.key not in before, "comes twice; take one out")
             require(param.key not in base, "is fixed in base as well; take it out of one of them")
-        by_key[param.key] = param
-    for param in by_key.values():
-        for key, values in param.when.items():
-            with at_key(f"params.{param.key}.when.{key}"):
-                _check_condition(key, values, by_key)
-    return _parents_first(by_key)
+            for key, values in param.when.items():
+                with at_key(f"when.{key}"):
+                    known_name("parameter", key, names)
+                    require(key in before, f"must stand before {param.key}, which depends on it")
+                    _check_condition(before[key], values)
+        before[param.key] = param
 
 
-def _check_condition(key: str, values: Sequence[Any], params: Mapping[str, Param]) -> None:
-    parent = params[known_name("parameter", key, params)]
-    require(parent.kind != "float", f"{key} is a range of real numbers, so no value ever recurs; give it choices")
+def _check_condition(parent: Param, values: Sequence[Any]) -> None:
+    is_range = parent.kind == "float"
+    require(not is_range, f"{parent.key} is a range of real numbers, so no value ever recurs; give it choices")
     for value in values:
         problem = parent.problem(value)
         require(problem is None, f"can never hold: {problem}")
-
-
-def _parents_first(params: Mapping[str, Param]) -> tuple[Param, ...]:
-    ordered: dict[str, Param] = {}
-    waiting = dict(params)
-    while waiting:
-        ready = [key for key, param in waiting.items() if param.when.keys() <= ordered.keys()]
-        first = next(iter(waiting))
-        require(ready, f"the conditions (when) of {', '.join(waiting)} form a circle", f"params.{first}")
-        ordered[ready[0]] = waiting.pop(ready[0])
-    return tuple(ordered.values())
 
 
 # ------------------------------------------------------------ points

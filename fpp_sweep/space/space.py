@@ -118,7 +118,7 @@ class Space:
         with at_key("base"):
             set_field(self, "base", check_settings(self.base, self._preset_config()))
         start = self.start()
-        set_field(self, "params", check_params(self.params, self.base))
+        check_params(self.params, self.base)
         with at_key("grid"):
             set_field(self, "grid", check_grid(self.grid, start))
         require(self.params or self.grid, "has neither params nor a grid left to search; add one")

@@ -8,7 +8,7 @@ from dataclasses import field
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.files import user_path
@@ -44,12 +44,6 @@ MAX_SECONDS = 1e9  # 30 years; Python waits 9.2e9 s at most
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION_PART = r"[0-9]+(?:\.[0-9]+)?[smhd]"
 _DEVICE = r"(auto|cpu|cuda(:[0-9]+)?)"
-
-
-def _check_text(value: Any) -> Any:
-    if isinstance(value, str):
-        require(value.strip(), f"must be text ({shown(value)})")
-    return value
 
 
 def _to_seconds(value: Any) -> Any:
@@ -117,22 +111,14 @@ def _max_failures_schema() -> dict[str, Any]:
     return {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_INTEGER}, {"enum": ["none", None]}]}
 
 
-def _expand_home(value: Any) -> Any:
-    """Return the text of a path with the home folder for `~`."""
-    text = _check_text(value)
-    if isinstance(text, str):
-        return str(user_path(text))
-    return text
-
-
-def _text_schema() -> dict[str, Any]:
-    return {"type": "string", "pattern": r"\S"}
+def _expand_home(path: str) -> str:
+    return str(user_path(path))
 
 
 Sampler = Annotated[str, BeforeValidator(_check_sampler), WithJsonSchema({"enum": list(catalogue.BUILT_IN_SAMPLERS)})]
 Split = Literal["train", "val", "test"]
-Text = Annotated[str, BeforeValidator(_check_text), WithJsonSchema(_text_schema())]
-UserPath = Annotated[str, BeforeValidator(_expand_home), WithJsonSchema(_text_schema())]
+Text = Annotated[str, Field(pattern=r"\S")]
+UserPath = Annotated[Text, AfterValidator(_expand_home)]
 Positive = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 MaxFailures = Annotated[Positive | None, BeforeValidator(_to_none), WithJsonSchema(_max_failures_schema())]
 Seed = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
@@ -144,7 +130,7 @@ Above0 = Annotated[float, Field(gt=0, le=MAX_NUMBER)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS), BeforeValidator(_to_seconds), WithJsonSchema(_seconds_schema())]
 Device = Annotated[str, BeforeValidator(_check_device), WithJsonSchema({"type": "string", "pattern": f"^{_DEVICE}$"})]
 BASELINE_SCHEMA = {"enum": baseline_names(catalogue.METHODS)}
-BaselineName = Annotated[str, BeforeValidator(_check_text), WithJsonSchema(BASELINE_SCHEMA)]
+BaselineName = Annotated[Text, WithJsonSchema(BASELINE_SCHEMA)]
 Baseline = Annotated[str, BeforeValidator(check_baseline), WithJsonSchema(BASELINE_SCHEMA)]
 _check_map = partial(known_name, "post-hoc map", names=MAPS)
 Posthoc = Annotated[str, BeforeValidator(_check_map), WithJsonSchema({"enum": MAPS})]
@@ -194,7 +180,7 @@ def _metric_schema() -> dict[str, Any]:
     return {"type": "string", "pattern": rf"^(({'|'.join(of_dataset)})(@({maps}))?(/.+)?|{'|'.join(of_trial)})$"}
 
 
-MetricName = Annotated[str, BeforeValidator(_check_text), WithJsonSchema(_metric_schema())]
+MetricName = Annotated[Text, WithJsonSchema(_metric_schema())]
 
 # ------------------------------------------------------------ search
 

@@ -48,10 +48,9 @@ class Screen:
                 self._usable = False
 
     def _write(self, stay: Iterable[RenderableType], block: Sequence[RenderableType] | None) -> None:
-        from rich.console import Console, Group  # start-up time: rich draws for those who watch
-        from rich.live_render import LiveRender  # the same
+        from rich import console, live_render  # start-up time: rich draws for those who watch
 
-        console = Console(
+        screen = console.Console(
             file=self._stream,
             force_terminal=self.terminal,
             width=self.columns() - 1,  # writing in the last column makes some terminals wrap
@@ -59,15 +58,17 @@ class Screen:
             emoji=False,
             highlight=False,
         )
-        with console:  # writes all at once
+        with screen:  # writes all at once
             if self._block is not None:
-                console.control(self._block.position_cursor())  # erases it
+                screen.control(self._block.position_cursor())  # erases it
             for line in stay:
-                console.print(line, soft_wrap=True)
+                screen.print(line, soft_wrap=True)
             if block is not None:
-                self._block = LiveRender(Group(*block, ""), vertical_overflow="crop") if block else None
+                self._block = None
+            if block:
+                self._block = live_render.LiveRender(console.Group(*block, ""), vertical_overflow="crop")
             if self._block is not None:
-                console.print(self._block, no_wrap=True, overflow="ellipsis")
+                screen.print(self._block, no_wrap=True, overflow="ellipsis")
 
     def columns(self) -> int:
         """Return the width of the terminal, or of a log."""

@@ -118,6 +118,7 @@ _PROBLEMS = {  # by pydantic's type of error
     "mapping_type": "must be a mapping such as {{key: value}}",
     "sequence_str": "must be a list",
     "sequence_type": "must be a list",
+    "string_pattern_mismatch": "must be text",
     "string_type": "must be text",
     "too_short": "must have at least {min_length} entry",
     "tuple_type": "must be a list",

@@ -11,11 +11,9 @@ import pytest
 from fpp_sweep.space import objectives, params, work
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.yamlfile import parse
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from tests.kit.rows import registered
-from tests.space.wrong_spaces import VALUES
 
 # typed as Any, because a type checker would refuse the wrong values below
 Constraint: Any = objectives.Constraint
@@ -30,13 +28,6 @@ ECE = {"metric": "ece", "at_most": 1}
 
 def space(**values):
     return Space(**{"name": "x", "params": (GAMMA,), **values})
-
-
-@pytest.mark.parametrize(("text", "line"), VALUES)
-def test_a_wrong_value_is_refused_in_python_as_in_a_file(text, line):
-    with pytest.raises(InputError) as in_python:
-        Space(**{"name": "x", **parse(text, "x.yaml").value})
-    assert line.endswith(in_python.value.problem)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fpp_sweep.core.compute import MemoryBudget, explain_out_of_memory, run_in_batches
-from fpp_sweep.spec.memory import memory
+from fpp_sweep.spec.process import memory
 
 CPU = torch.device("cpu")
 
