@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, front_of, metrics_shown, splits_of, values_of, values_on
+from fpp_sweep.records.front import Front, front_of, metrics_shown, splits_of, values_on
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.recommendation import Answer, answer_of, is_in_percent, names_of, words_for
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
@@ -21,7 +21,7 @@ from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.messages import command_line
 from fpp_sweep.spec.validation import as_mapping
 from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.front_support import Attainment, FrontSupport, attainment, front_support
+from fpp_sweep.statistics.front_support import Attainment, attainment, front_support, support_word
 from fpp_sweep.statistics.paired import POWER, Difference, Interval, SplitStatistics, detectable, seed_variances
 
 MORE_IMAGES = 4  # times the images that the next step adds to: they halve the uncertainty over images
@@ -34,7 +34,7 @@ class SweepStatistics:
 
     front: Front
     splits: Mapping[str, SplitStatistics]
-    support: FrontSupport
+    support: Mapping[str, str]  # likely, uncertain or unlikely, by trial
     answer: Answer
     next_step: str = ""  # in words, with the command
     notes: Sequence[str] = ()  # images that were left out and files that were ignored, and why
@@ -55,12 +55,10 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
     names_of_compared = {record.name for record in front.compared}
     behind = [record for record in front.nearest(MAX_COMPARED) if record.name not in names_of_compared]
     for split in splits_of(info, front.compared):
-        rivals = []
+        compared = front.compared
         if split == info.search_split:  # all trials have results; support needs those behind the front, too
-            rivals = behind
-        measurements = measure(
-            folder, front.compared, split, metrics, rivals=rivals, objectives=metrics_of(info.objectives)
-        )
+            compared = [*front.compared, *behind]
+        measurements = measure(folder, compared, split, metrics)
         notes.extend(measurements.notes)
         samples[split] = measurements.samples
     return statistics_of_samples(info, front, samples, notes)
@@ -101,28 +99,19 @@ def _with_datasets(metrics: Sequence[str], datasets: Sequence[str]) -> list[str]
 # --- support ----------------------------------------------------------------------------------------
 
 
-def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> FrontSupport:
+def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> dict[str, str]:
     """Return the support of each trial on the search split; of finalists the weaker one of search and final stage.
 
     In the final stage a finalist is compared with the other finalists only.
     """
-    searched = splits.get(info.search_split)
-    if searched is None:
-        return FrontSupport()
     metrics = metrics_of(info.objectives)
-    values = {trial.name: values_of(trial) for trial in front.trials}
-    support = front_support(searched.samples, values, metrics, searched.seeds)
-    if FINAL not in splits:
-        return support
-    final = splits[FINAL]
-    final_values = {}
-    for trial in front.trials:
-        if trial.name in final.samples.records:
-            final_values[trial.name] = values_on(trial, FINAL, metrics)
-    support_by_name = dict(support.trials)
-    for name, of_final_stage in front_support(final.samples, final_values, metrics, final.seeds).trials.items():
-        support_by_name[name] = of_final_stage.weaker(support.trials.get(name))
-    return FrontSupport(support_by_name)
+    shares: dict[str, float] = {}
+    for split in (info.search_split, FINAL):
+        if split in splits:
+            values = {trial.name: values_on(trial, split, metrics) for trial in front.trials}
+            for name, share in front_support(splits[split].samples, values, metrics, splits[split].seeds).items():
+                shares[name] = min(share, shares.get(name, share))
+    return {name: support_word(share) for name, share in shares.items()}
 
 
 def attainment_of(info: SweepInfo, statistics: SweepStatistics) -> Attainment | None:
@@ -235,7 +224,7 @@ def _finer_step(info: SweepInfo, front: Front, answer: Answer, images: int) -> s
     if paired is None:
         return ""
     assignments = []
-    of_images = paired.variance - paired.seed_variance
+    of_images = paired.standard_error**2 - paired.seed_variance
     of_seeds = paired.seed_variance
     work = 1
     if images:

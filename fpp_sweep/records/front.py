@@ -11,7 +11,7 @@ from itertools import combinations
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.space.objectives import FLOOR, Constraint, Objective, goals_of, is_rounding_error, metrics_of
+from fpp_sweep.space.objectives import FLOOR, Constraint, Objective, goals_of, metrics_of
 from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
@@ -74,11 +74,7 @@ class Front:
     @cached_property
     def dominated(self) -> tuple[TrialRecord, ...]:
         names_of_members = {member.name for member in self.members}
-        dominated = []
-        for trial in self.trials:
-            if trial.name not in names_of_members:
-                dominated.append(trial)
-        return tuple(dominated)
+        return tuple(trial for trial in self.trials if trial.name not in names_of_members)
 
     @cached_property
     def hypervolume(self) -> list[tuple[float, float]]:
@@ -105,10 +101,8 @@ class Front:
 
     def layers(self, records: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
         """Return the front of records, then the front of all others, and so on."""
-        layers = []
-        for indices in pareto.layers(_points(records), self.goals):
-            layers.append([records[index] for index in indices])
-        return layers
+        layers = pareto.layers(_points(records), self.goals)
+        return [[records[index] for index in indices] for indices in layers]
 
     def is_below_floor(self, record: TrialRecord) -> bool:
         """Return True for a trial that is more than `floor` points less accurate than zero-shot."""
@@ -189,23 +183,12 @@ class Front:
             remarks.append("finalist")
         if self.is_below_floor(record):
             remarks.append(f"more than {self.floor:g} points below {catalogue.ZERO_SHOT}")
-        remarks += _orders_remarks(record)
+        remarks += orders_remark(record, self.search_split)
         if set(record.broken) - {FLOOR}:
             remarks.append("breaks a constraint")
         if record.outside:
             remarks.append(OUTSIDE)
         return remarks
-
-
-def _orders_remarks(record: TrialRecord) -> list[str]:
-    """Return the remarks on orders of all splits; they name their splits if those differ, as later stages may."""
-    splits_by_remark: dict[str, list[str]] = {}
-    for split in record.results:
-        for remark in orders_remark(record, split):
-            splits_by_remark.setdefault(remark, []).append(split)
-    if len(splits_by_remark) <= 1:
-        return list(splits_by_remark)
-    return [f"{remark} ({', '.join(splits)})" for remark, splits in splits_by_remark.items()]
 
 
 def orders_remark(record: TrialRecord, split: str) -> list[str]:
@@ -308,16 +291,6 @@ def splits_of(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
     return [info.search_split, *sorted(splits - {info.search_split})]
 
 
-def is_less_accurate(record: TrialRecord, reference: TrialRecord, split: str, points: float) -> bool:
-    """Return True for a record that is less accurate than another one on a split, by more than some points."""
-    accuracy = metric_of(record.results.get(split), catalogue.ACCURACY)
-    accuracy_of_reference = metric_of(reference.results.get(split), catalogue.ACCURACY)
-    if accuracy is None or accuracy_of_reference is None:
-        return False
-    shortfall = accuracy_of_reference - accuracy - points
-    return shortfall > 0 and not is_rounding_error(shortfall, accuracy_of_reference)
-
-
 def metric_of(result: SplitResult | None, metric: str) -> float | None:
     """Return the average of a metric, the value on one dataset, as in `ece/dtd`, or a cost, as `seconds`."""
     if result is None:
@@ -366,13 +339,15 @@ def staircase(front: Front) -> tuple[list[float], list[float]]:
 
 
 def keeps_constraints(info: SweepInfo, record: TrialRecord, split: str, baselines: Sequence[TrialRecord]) -> bool:
-    """Return True unless a record's results on a split break a constraint.
+    """Return True unless a record's results on a split break a constraint or the floor of accuracy.
 
     The search judges its own split when a trial ends (`TrialRecord.constraints`). A trial that keeps a constraint there
     by luck may break it on the images of the final stage or of the test split.
     """
-    for fields in as_list(info.space.get("constraints", [])):
-        constraint = Constraint(**as_mapping(fields))
+    constraints = [Constraint(**as_mapping(fields)) for fields in as_list(info.space.get("constraints", []))]
+    least = -info.search_settings.get("floor", DEFAULT_FLOOR)
+    floor = Constraint(name=FLOOR, metric=catalogue.ACCURACY, at_least=least, baseline=catalogue.ZERO_SHOT)
+    for constraint in (*constraints, floor):
         if _is_broken(info, constraint, record, split, baselines):
             return False
     return True

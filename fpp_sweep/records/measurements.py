@@ -79,28 +79,18 @@ def is_deterministic(record: TrialRecord, seeds: Collection[int]) -> bool:
     return not record.has_fpp_prompt and not draws_order(config.get("method"), config.get("adapt.order"))
 
 
-def measure(
-    folder: SweepFolder,
-    records: Sequence[TrialRecord],
-    split: str,
-    metrics: Sequence[str],
-    *,
-    rivals: Sequence[TrialRecord] = (),
-    objectives: Sequence[str] = (),
-) -> Measurements:
+def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, metrics: Sequence[str]) -> Measurements:
     """Resample the metrics of records on a split: of the largest group of records with the same images.
 
-    Of groups of equal size the one with more images counts. `rivals` are further records, of which the caller needs
-    the objectives only.
+    Of groups of equal size the one with more images counts.
     """
+    averages = resampled_metrics(metrics)
     notes = []
     groups: dict[ImagesKey, list[RecordSamples]] = {}
     images: dict[ImagesKey, Mapping[str, int]] = {}
-    metrics_by_record = [(record, resampled_metrics(metrics)) for record in records]
-    metrics_by_record += [(rival, resampled_metrics(objectives)) for rival in rivals]
-    for record, averages in metrics_by_record:
+    for record in records:
         try:
-            tables = _tables_of(folder, record, split, maps_of(averages))
+            tables = tables_of(folder, record, split, maps_of(averages))
         except ValueError as error:
             notes.append(f"{record.name}: block statistics of split {split} are ignored: {error}")
             continue
@@ -121,7 +111,7 @@ def measure(
     return Measurements(SplitSamples(split, images[largest], by_name, dict(largest)), notes)
 
 
-def _tables_of(folder: SweepFolder, record: TrialRecord, split: str, maps: Sequence[str]) -> dict[str, StatsBySeed]:
+def tables_of(folder: SweepFolder, record: TrialRecord, split: str, maps: Sequence[str]) -> dict[str, StatsBySeed]:
     """Return a record's block statistics, and those after post-hoc maps; empty without a result or a file.
 
     Raise ValueError for a file that is damaged, or of seeds with different images.

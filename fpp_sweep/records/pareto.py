@@ -1,14 +1,11 @@
-"""The Pareto front of up to three objectives, its hypervolume and its knee, computed exactly.
-
-One algorithm serves every number of objectives: points are negated where more is better, padded with constants to three
-coordinates, sorted by the first, and compared with the staircase that the last two coordinates of earlier points form.
-"""
+"""The Pareto front of up to three objectives, its hypervolume and its knee, computed exactly."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import insort
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from fpp_sweep.space.objectives import MAX_OBJECTIVES, without_rounding_error
@@ -29,7 +26,12 @@ def front(points: Sequence[Values], goals: Sequence[Goal]) -> list[int]:
     """
     if not points:
         return []
-    return layers(points, goals)[0]
+    from fpp_sweep.statistics.front_support import is_dominated  # loads NumPy, which --help does without
+
+    # rounding errors must not decide which of two points is better
+    gains = [[-without_rounding_error(value) for value in _minimize(point, goals)] for point in points]
+    is_beaten = is_dominated(list(zip(*gains, strict=True))).tolist()
+    return [index for index in range(len(points)) if not is_beaten[index]]
 
 
 def layers(points: Sequence[Values], goals: Sequence[Goal]) -> list[list[int]]:
@@ -38,23 +40,14 @@ def layers(points: Sequence[Values], goals: Sequence[Goal]) -> list[list[int]]:
     >>> layers([(70.0, 4.0), (71.0, 5.0), (69.0, 4.5), (70.0, 4.0)], ["max", "min"])
     [[0, 1, 3], [2]]
     """
-    minimized = [_comparable(point, goals) for point in points]
-    staircases: list[_Staircase] = []  # one for each layer, with its points so far
-    members: list[list[int]] = []
-    previous = None
-    layer = 0
-    for index in sorted(range(len(minimized)), key=minimized.__getitem__):
-        if minimized[index] != previous:  # else the point before is equal, and has the same layer
-            previous = minimized[index]
-            _, y, z = previous
-            # a point that dominates this one is itself dominated in all layers before its own
-            layer = bisect_left(staircases, True, key=lambda stairs: not stairs.covers(y, z))
-            if layer == len(staircases):
-                staircases.append(_Staircase())
-                members.append([])
-            staircases[layer].add(y, z)
-        members[layer].append(index)
-    return [sorted(indices) for indices in members]
+    found = []
+    remaining = list(range(len(points)))
+    while remaining:
+        members = front([points[index] for index in remaining], goals)
+        found.append([remaining[member] for member in members])
+        members_so_far = set(found[-1])
+        remaining = [index for index in remaining if index not in members_so_far]
+    return found
 
 
 def hypervolume(points: Sequence[Values], goals: Sequence[Goal], reference: Values) -> float:
@@ -70,17 +63,22 @@ def hypervolume(points: Sequence[Values], goals: Sequence[Goal], reference: Valu
         if all(value < limit for value, limit in zip(candidate, corner, strict=True)):
             inside.append(candidate)
     inside.sort()
-    stairs = _Staircase()
-    area = 0.0
+    plane: list[tuple[float, float]] = []  # the other coordinates of the points so far, in order
     slices = []
-    for index, (x, y, z) in enumerate(inside):
-        if stairs.add(y, z):
-            area = stairs.area(corner[1], corner[2])
-        next_x = corner[0]
-        if index + 1 < len(inside):
-            next_x = inside[index + 1][0]
-        slices.append(area * (next_x - x))
+    for (x, y, z), (end, _, _) in pairwise([*inside, corner]):
+        insort(plane, (y, z))
+        slices.append(_area(plane, corner[1], corner[2]) * (end - x))
     return math.fsum(slices)
+
+
+def _area(plane: Sequence[tuple[float, float]], y_limit: float, z_limit: float) -> float:
+    """Return the area that points of a plane dominate, up to a corner; the points are in order."""
+    strips = []
+    for y, z in plane:
+        if z < z_limit:
+            strips.append((y_limit - y) * (z_limit - z))
+            z_limit = z
+    return math.fsum(strips)
 
 
 def hypervolume_over_time(points: Sequence[Values], goals: Sequence[Goal], reference: Values) -> list[float]:
@@ -136,14 +134,8 @@ def worst(points: Sequence[Values], goals: Sequence[Goal]) -> list[float]:
     >>> worst([(70.0, 4.0), (71.0, 5.0)], ["max", "min"])
     [70.0, 5.0]
     """
-    corner = []
-    for objective, goal in enumerate(goals):
-        column = [point[objective] for point in points]
-        if goal == "max":
-            corner.append(min(column))
-        else:
-            corner.append(max(column))
-    return corner
+    worse = {"max": min, "min": max}
+    return [worse[goal](column) for goal, column in zip(goals, zip(*points, strict=True), strict=True)]
 
 
 def _minimize(point: Values, goals: Sequence[Goal], padding: float = 0.0) -> Minimized:
@@ -160,42 +152,3 @@ def _minimize(point: Values, goals: Sequence[Goal], padding: float = 0.0) -> Min
             coordinates[objective] = value
     first, second, third = coordinates
     return first, second, third
-
-
-def _comparable(point: Values, goals: Sequence[Goal]) -> Minimized:
-    """Return the point to be minimized; rounding errors must not decide which of two points is better."""
-    first, second, third = _minimize(point, goals)
-    return without_rounding_error(first), without_rounding_error(second), without_rounding_error(third)
-
-
-class _Staircase:
-    """Corners in the plane that no other corner dominates, by rising y and falling z."""
-
-    def __init__(self) -> None:
-        self.ys: list[float] = []
-        self.zs: list[float] = []
-
-    def covers(self, y: float, z: float) -> bool:
-        """Return True if a corner is at least as good."""
-        index = bisect_right(self.ys, y)
-        return index > 0 and self.zs[index - 1] <= z
-
-    def add(self, y: float, z: float) -> bool:
-        """Add a corner and drop those it dominates; return False if a corner is at least as good."""
-        if self.covers(y, z):
-            return False
-        first = bisect_left(self.ys, y)
-        last = first
-        while last < len(self.ys) and self.zs[last] >= z:
-            last += 1
-        self.ys[first:last] = [y]
-        self.zs[first:last] = [z]
-        return True
-
-    def area(self, y: float, z: float) -> float:
-        """Return the area that the corners dominate, up to (y, z)."""
-        ends = [*self.ys[1:], y]
-        strips = []
-        for start, end, height in zip(self.ys, ends, self.zs, strict=True):
-            strips.append((end - start) * (z - height))
-        return math.fsum(strips)

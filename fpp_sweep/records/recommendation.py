@@ -8,10 +8,11 @@ test). Other baselines are judged by the same rule: zero-shot is the default unl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fpp_sweep.records.front import Front, is_less_accurate, keeps_constraints, usual_order
+from fpp_sweep.records.front import Front, keeps_constraints, usual_order
 from fpp_sweep.records.measurements import has_images_of_search, has_seeds_of_search
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, metrics_of
@@ -23,7 +24,7 @@ from fpp_sweep.statistics.paired import (
     Difference,
     SplitStatistics,
     adjust_p_values,
-    difference,
+    differences,
     seed_variances,
     why_never_tested,
     why_not_paired,
@@ -46,8 +47,7 @@ class Answer:
 
     metrics: tuple[str, ...] = ()  # objectives that have a valid test, in their order
     untested: tuple[str, ...] = ()  # objectives that have none
-    champion: str | None = None  # the trial that is judged
-    finalists: tuple[str, ...] = ()  # all trials with results on the split, the champion first
+    finalists: tuple[str, ...] = ()  # all trials with results on the split, the champion, which is judged, first
     references: tuple[str, ...] = ()  # baselines that the champion must beat, zero-shot first
     baselines: tuple[str, ...] = ()
     split: str = ""
@@ -61,14 +61,6 @@ class Answer:
     def difference(self, finalist: str, baseline: str, metric: str) -> Difference | None:
         return self.differences.get((finalist, baseline, metric))
 
-    def beats(self, name: str) -> dict[str, list[str]]:
-        """Return the baselines that a finalist is shown to beat, by metric."""
-        beaten: dict[str, list[str]] = {}
-        for (finalist, baseline, metric), paired in self.differences.items():
-            if finalist == name and paired.mark == "+":
-                beaten.setdefault(metric, []).append(baseline)
-        return beaten
-
     def decisive_difference(self) -> Difference | None:
         """Return the champion's clearest gain over the reference that it beats least; None without a test."""
         clearest = []
@@ -76,8 +68,8 @@ class Answer:
             tested = [self.difference(self.finalists[0], reference, metric) for metric in self.metrics]
             varied = [paired for paired in tested if paired is not None and paired.standard_error > 0]
             if varied:
-                clearest.append(max(varied, key=lambda paired: paired.gain / paired.standard_error))
-        return min(clearest, key=lambda paired: paired.gain / paired.standard_error, default=None)
+                clearest.append(max(varied, key=lambda paired: paired.clarity))
+        return min(clearest, key=lambda paired: paired.clarity, default=None)
 
     @property
     def design(self) -> str:
@@ -141,57 +133,6 @@ def references_of(record: TrialRecord, baselines: Sequence[TrialRecord]) -> list
     return references
 
 
-def primary_families(
-    differences: Sequence[Difference], references: Mapping[str, Sequence[str]]
-) -> dict[tuple[str, str, str], Difference]:
-    """Correct differences by Holm: those to each reference of a record as a family, all others as another.
-
-    `references` has the references of each record. All of them must be beaten, which needs no correction over them.
-    """
-    families: dict[str, list[Difference]] = {}
-    for paired in differences:
-        reference = paired.second if paired.second in references.get(paired.first, ()) else ""
-        families.setdefault(reference, []).append(paired)
-    corrected = [paired for family in families.values() for paired in adjust_p_values(family)]
-    return {(paired.first, paired.second, paired.metric): paired for paired in corrected}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """The rule by which trials and baselines are judged, on the differences of a split."""
-
-    differences: DifferenceTable
-    metrics: Sequence[str]
-    margins: Mapping[str, float]  # largest loss to the main reference by metric, where it is not the default
-
-    def why_not(self, name: str, references: Sequence[str]) -> str:
-        """Return why a record is not to be used, as a clause; empty if it passes. The main reference comes first."""
-        losses = self._possible_losses(name, references[0])
-        if losses:
-            return f"may lose to {words_for(references[0])} more than {' and '.join(losses)}"
-        for (first, second, metric), paired in self.differences.items():
-            if first == name and paired.mark == "-":
-                return f"is worse than {words_for(second)} in {metric}"
-        for reference in references:
-            if not any(self._mark(name, reference, metric) == "+" for metric in self.metrics):
-                return f"is not shown to be better than {words_for(reference)}"
-        return ""
-
-    def _possible_losses(self, name: str, reference: str) -> list[str]:
-        """Return the margins that a loss is not shown to keep, in words; without a test nothing is shown."""
-        losses = []
-        for metric in self.metrics:
-            margin = margin_of(metric, self.margins)
-            paired = self.differences.get((name, reference, metric))
-            if paired is None or not paired.excludes_loss_beyond(margin):
-                losses.append(f"{amount(margin, metric)} of {metric}")
-        return losses
-
-    def _mark(self, name: str, baseline: str, metric: str) -> str:
-        paired = self.differences.get((name, baseline, metric))
-        return "" if paired is None else paired.mark
-
-
 def amount(value: float, metric: str) -> str:
     """Return an amount of a metric in words, with points for percent.
 
@@ -236,16 +177,11 @@ def chances(
         excess_loss = 0.0
         clearest_gains = []
         for position, reference in enumerate(references_of(trial, measured)):
-            clearest_gain = 0.0
-            for metric in metrics:
-                paired = difference(samples, trial.name, reference.name, metric, seeds[metric])
-                if paired is None or paired.standard_error == 0:
-                    continue
-                clearest_gain = max(clearest_gain, paired.gain / paired.standard_error)
-                if position == 0:
-                    margin = max(margin_of(metric, margins), SMALLEST_MARGIN)
-                    excess_loss = max(excess_loss, -paired.gain_lower_bound / margin - 1)
-            clearest_gains.append(clearest_gain)
+            tested = differences(samples, [(trial.name, reference.name)], metrics, seeds)
+            clearest_gains.append(max([0.0, *(paired.clarity for paired in tested)]))
+            for paired in tested if position == 0 else ():
+                margin = max(margin_of(paired.metric, margins), SMALLEST_MARGIN)
+                excess_loss = max(excess_loss, -paired.gain_lower_bound / margin - 1)
         by_name[trial.name] = (excess_loss, -min(clearest_gains, default=0.0))
     return by_name
 
@@ -273,18 +209,27 @@ def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistic
     """Return what to use, with the differences of the champion and of other finalists to all baselines."""
     if front.evaluate_only:
         return Answer(reason="search.evaluate_only chooses no trial")
-    judgement = _Judgement(info, front, splits)
-    for split in [*_later_splits(info), info.search_split]:
-        finalists = judgement.finalists_on(split)
-        is_too_early = split == info.search_split and info.state != "finished"  # later splits may follow
+    judges = [_Judge(info, front, splits, split) for split in _last_split_first(info) if split in splits]
+    default = _default_baseline(judges, main_reference(front.baselines))
+    for judge in judges:
+        finalists = judge.finalists()
+        is_too_early = judge.split == info.search_split and info.state != "finished"  # later splits may follow
         if finalists and not is_too_early:
-            return judgement.answer(split, finalists)
-    return Answer(best_baseline=judgement.default_baseline(), reason=_why_no_finalist(info, front))
+            return judge.answer(finalists, default)
+    return Answer(best_baseline=default, reason=_why_no_finalist(info, front))
+
+
+def _default_baseline(judges: Sequence[_Judge], main: TrialRecord | None) -> str | None:
+    """Return the baseline to use without a trial, by the last split that has a usable one."""
+    for judge in judges:
+        for baseline in judge.usable_baselines(main):
+            return baseline.name
+    return None if main is None else main.name
 
 
 def _why_no_finalist(info: SweepInfo, front: Front) -> str:
     """Return why no trial has results that a champion is judged by, as a clause."""
-    later = _later_splits(info)
+    later = _last_split_first(info)[:-1]
     has_later_results = any(split in trial.results for trial in front.trials for split in later)
     will_go_on = info.state == "running" or (bool(front.trials) and info.state != "finished")
     if will_go_on and not has_later_results:
@@ -294,191 +239,170 @@ def _why_no_finalist(info: SweepInfo, front: Front) -> str:
     return front.why_empty
 
 
-def _later_splits(info: SweepInfo) -> list[str]:
-    """Return the splits on which finalists run after the search, the last one first."""
-    return [split for split in ("test", FINAL) if split != info.search_split]
+def _last_split_first(info: SweepInfo) -> list[str]:
+    """Return the splits that trials run on, the last one first; the search is the first."""
+    return [*(split for split in ("test", FINAL) if split != info.search_split), info.search_split]
 
 
 @dataclass(frozen=True, slots=True)
-class _Judgement:
-    """A sweep's front with its statistics by split, to be judged."""
+class _Judge:
+    """The rule by which trials and baselines are judged, on the results of one split."""
 
     info: SweepInfo
     front: Front
     splits: Mapping[str, SplitStatistics]
+    split: str
 
     @property
-    def _metrics(self) -> list[str]:
+    def statistics(self) -> SplitStatistics:
+        return self.splits[self.split]
+
+    @property
+    def metrics(self) -> list[str]:
         return split_by_testable(self.info.objectives)[0]
 
-    def finalists_on(self, split: str) -> list[TrialRecord]:
-        """Return the trials that may be judged on a split, the best trade-off of the search first."""
-        if split not in self.splits:
-            return []
-        trials: Sequence[TrialRecord] = self.front.trials  # only finalists have results on later splits
-        if split == self.info.search_split:
-            trials = self.front.members
-        measured = self.splits[split].samples.records
-        return [trial for trial in self.front.by_trade_off(trials) if trial.name in measured]
+    @property
+    def chosen_on(self) -> str:
+        """The split whose images choose the champion."""
+        return FINAL if self.split == "test" and FINAL in self.splits else self.info.search_split
 
-    def answer(self, split: str, finalists: Sequence[TrialRecord]) -> Answer:
-        statistics = self.splits[split]
-        finalists = self._champion_first(split, finalists)
+    def finalists(self) -> list[TrialRecord]:
+        """Return the trials that may be judged, the champion first: by their chance on the images before."""
+        trials: Sequence[TrialRecord] = self.front.trials  # only finalists have results on later splits
+        if self.split == self.info.search_split:
+            trials = self.front.members
+        in_order = self.front.by_trade_off(self.measured(trials))
+        by_name: Mapping[str, tuple[float, float]] = {}
+        if self.chosen_on in self.splits:
+            samples = self.splits[self.chosen_on].samples
+            measured = [trial for trial in in_order if trial.name in samples.records]
+            by_name = chances(samples, measured, self.front.baselines, self.metrics, self.info.margins)
+        return sorted(in_order, key=lambda trial: by_name.get(trial.name, (math.inf, 0.0)))
+
+    def measured(self, records: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Return the records with statistics of the split."""
+        return [record for record in records if record.name in self.statistics.samples.records]
+
+    def answer(self, finalists: Sequence[TrialRecord], default: str | None) -> Answer:
+        """Return the answer on the split; `default` is the baseline to use where no trial is recommended."""
         champion = finalists[0]
-        baselines = self._baselines_on(split)
+        baselines = self.measured(self.front.baselines)
         references = names_of(references_of(champion, baselines))
-        pairs = [(finalist.name, baseline.name) for finalist in finalists for baseline in baselines]
-        differences = self._differences(split, pairs, {champion.name: references})
-        reason = self._obstacle(split, champion, references)
-        if not reason:
-            reason = Rule(differences=differences, metrics=self._metrics, margins=self.info.margins).why_not(
-                champion.name, references
-            )
-            if reason:
-                reason = f"the champion {champion.name} {reason}"
+        table = self.compare(names_of(finalists), {champion.name: references})
+        reason = next(self.problems(champion, references, table), "")
         return Answer(
-            metrics=tuple(self._metrics),
+            metrics=tuple(self.metrics),
             untested=tuple(split_by_testable(self.info.objectives)[1]),
-            champion=champion.name,
             finalists=tuple(names_of(finalists)),
             references=tuple(references),
             baselines=tuple(names_of(baselines)),
-            split=split,
-            images=statistics.samples.images,
-            seeds=len(statistics.samples.records[champion.name].seeds),
-            differences=differences,
+            split=self.split,
+            images=self.statistics.samples.images,
+            seeds=len(self.statistics.samples.records[champion.name].seeds),
+            differences=table,
             recommended=None if reason else champion.name,
-            best_baseline=self.default_baseline() if reason else None,
+            best_baseline=default if reason else None,
             reason=reason,
         )
 
-    def _champion_first(self, split: str, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
-        """Sort finalists by their chance of a recommendation on the images before those of the split.
+    def compare(self, names: Sequence[str], references: Mapping[str, Sequence[str]]) -> DifferenceTable:
+        """Return the differences of records to all baselines, corrected by Holm.
 
-        Those that cannot be recommended, because of their seeds, come last.
+        Those to each reference of a record are a family, all others another: all references must be beaten, which
+        needs no correction over them.
         """
-        earlier = self.info.search_split
-        if split == "test" and FINAL in self.splits:
-            earlier = FINAL
-        by_name: Mapping[str, tuple[float, float]] = {}
-        if earlier in self.splits:
-            samples = self.splits[earlier].samples
-            measured = [trial for trial in finalists if trial.name in samples.records]
-            by_name = chances(samples, measured, self.front.baselines, self._metrics, self.info.margins)
+        baselines = self.measured(self.front.baselines)
+        pairs = [(name, baseline.name) for name in names for baseline in baselines if baseline.name != name]
+        families: dict[str, list[Difference]] = {}
+        for paired in differences(self.statistics.samples, pairs, self.metrics, self.statistics.seeds):
+            reference = paired.second if paired.second in references.get(paired.first, ()) else ""
+            families.setdefault(reference, []).append(paired)
+        corrected = [paired for family in families.values() for paired in adjust_p_values(family)]
+        return {(paired.first, paired.second, paired.metric): paired for paired in corrected}
 
-        def rank(trial: TrialRecord) -> tuple[bool, bool, tuple[float, float]]:
-            has_no_chance = bool(self._why_luck(split, trial))
-            return has_no_chance, trial.name not in by_name, by_name.get(trial.name, (0.0, 0.0))
-
-        return sorted(finalists, key=rank)
-
-    def _baselines_on(self, split: str) -> list[TrialRecord]:
-        measured = self.splits[split].samples.records
-        return [baseline for baseline in self.front.baselines if baseline.name in measured]
-
-    def _differences(
-        self, split: str, pairs: Sequence[tuple[str, str]], references: Mapping[str, Sequence[str]]
-    ) -> DifferenceTable:
-        """Return the differences of pairs in all metrics that can be tested, corrected by their families."""
-        statistics = self.splits[split]
-        differences = []
-        for first, second in pairs:
-            for metric in self._metrics:
-                if metric in statistics.seeds:  # these images may lack a dataset
-                    paired = difference(statistics.samples, first, second, metric, statistics.seeds[metric])
-                    if paired is not None:
-                        differences.append(paired)
-        return primary_families(differences, references)
-
-    def _obstacle(self, split: str, champion: TrialRecord, references: Sequence[str]) -> str:
-        """Return why the champion cannot be recommended whatever the differences are; empty if nothing prevents it."""
+    def problems(self, trial: TrialRecord, references: Sequence[str], table: DifferenceTable) -> Iterator[str]:
+        """Yield why a trial is not recommended, as clauses; who reads the first one ends the checks there."""
+        name = trial.name
         if self.info.state != "finished":
-            return "the sweep has not finished"
-        missing = self._missing_baselines(split)
+            yield "the sweep has not finished"
+        missing = self.missing_baselines()
         if missing:
-            return f"{' and '.join(missing)} {plural_verb(missing)} no usable results on the {split} images"
+            verb = "has" if len(missing) == 1 else "have"
+            yield f"{' and '.join(missing)} {verb} no usable results on the {self.split} images"
         if not references:
-            return "there are no baselines to compare with"
-        if not self._metrics:
-            return "no objective has a valid test"
-        if has_images_of_search(self.info, self.splits, split):
-            return f"{champion.name} was chosen on these images, so a gain may be luck with them"
+            yield "there are no baselines to compare with"
+        if not self.metrics:
+            yield "no objective has a valid test"
+        if has_images_of_search(self.info, self.splits, self.split):
+            yield f"{name} was chosen on these images, so a gain may be luck with them"
         if self.info.search_split not in self.splits:
-            return f"{champion.name} was chosen on images of {self.info.search_split} that have no block statistics"
-        untested = self._why_untested(split, champion, references[0])
-        return untested or self._why_luck(split, champion) or self._why_unfit(split, champion, references[0])
-
-    def _why_luck(self, split: str, trial: TrialRecord) -> str:
-        """Return why a trial's results on a split may be luck of its seeds; empty if not."""
-        if not self.splits[split].has_known_seed_variance(trial.name, self._metrics):
-            return f"{trial.name} ran with too few seeds: one may be a lucky one"
-        if has_seeds_of_search(self.info, self.splits, split, trial):
-            return f"{trial.name} was chosen with these seeds, so a gain may be luck with them"
-        return ""
-
-    def _why_unfit(self, split: str, trial: TrialRecord, reference: str) -> str:
-        """Return which condition a trial breaks on a split; empty for none."""
-        if not keeps_constraints(self.info, trial, split, self.front.baselines):
-            return f"{trial.name} breaks a constraint on the {split} images"
-        for baseline in self.front.baselines:  # with accuracy among the metrics the margin limits its loss
-            is_reference = baseline.name == reference and catalogue.ACCURACY not in self._metrics
-            if is_reference and is_less_accurate(trial, baseline, split, self.front.floor):
-                return f"{trial.name} is below the floor of accuracy"
-        return ""
-
-    def _why_untested(self, split: str, trial: TrialRecord, reference: str) -> str:
-        """Return which metric has no test of a trial against the main reference; empty for none."""
-        for metric in self._metrics:
-            problem = why_not_paired(self.splits[split].samples, trial.name, reference, metric)
+            yield f"{name} was chosen on images of {self.info.search_split} that have no block statistics"
+        for metric in self.metrics:
+            problem = why_not_paired(self.statistics.samples, name, references[0], metric)
             if problem:
-                return f"no difference in {metric} can be tested ({problem})"
-        return ""
+                yield f"no difference in {metric} can be tested ({problem})"
+        if not self.statistics.has_known_seed_variance(name, self.metrics):
+            yield f"{name} ran with too few seeds: one may be a lucky one"
+        if has_seeds_of_search(self.info, self.splits, self.split, trial):
+            yield f"{name} was chosen with these seeds, so a gain may be luck with them"
+        if not keeps_constraints(self.info, trial, self.split, self.front.baselines):
+            yield f"{name} breaks a constraint on the {self.split} images"
+        where = "in the final stage" if self.chosen_on == FINAL else f"on the {self.chosen_on} images"
+        for shortcoming in self.shortcomings(name, references, table):
+            yield f"the champion {name}, chosen by its gain {where}, {shortcoming}"
 
-    def _missing_baselines(self, split: str) -> list[str]:
+    def shortcomings(self, name: str, references: Sequence[str], table: DifferenceTable) -> Iterator[str]:
+        """Yield why the differences of a record keep it from being used; the main reference is the first."""
+        losses = []
+        for metric in self.metrics:
+            margin = margin_of(metric, self.info.margins)
+            paired = table.get((name, references[0], metric))
+            if paired is None or not paired.excludes_loss_beyond(margin):  # without a test nothing is shown
+                losses.append(f"{amount(margin, metric)} of {metric}")
+        if losses:
+            yield f"may lose to {words_for(references[0])} more than {' and '.join(losses)}"
+        beaten = set()
+        for (first, second, metric), paired in table.items():
+            if first == name and paired.mark == "-":
+                yield f"is worse than {words_for(second)} in {metric}"
+            elif first == name and paired.mark == "+":
+                beaten.add(second)
+        for reference in references:
+            if reference not in beaten:
+                yield f"is not shown to be better than {words_for(reference)}"
+
+    def missing_baselines(self) -> list[str]:
         """Return the labels of the sweep's own baselines that may be better and have no results on the split.
 
         The main reference counts even if it failed, others only if they have results of the search.
         """
-        compared = self._baselines_on(split)
-        missing = [baseline.label for baseline in self.front.own_baselines if baseline not in compared]
-        labels = [baseline.label for baseline in self.front.baselines]
-        main = reference_label([*self.info.requested_baselines, *labels])
-        if main and main not in [*missing, *(baseline.label for baseline in compared)]:
-            missing.insert(0, main)
-        return missing
+        main = reference_label([*self.info.requested_baselines, *labels_of(self.front.baselines)])
+        measured = labels_of(self.measured(self.front.baselines))
+        wanted = dict.fromkeys([main, *labels_of(self.front.own_baselines)])
+        return [label for label in wanted if label and label not in measured]
 
-    def default_baseline(self) -> str | None:
-        """Return the baseline to use without a trial: zero-shot, unless another one passes the rule of trials."""
-        for split in [*_later_splits(self.info), self.info.search_split]:
-            if split not in self.splits:
-                continue
-            baselines = self._baselines_on(split)
-            main = main_reference(self.front.baselines)
-            if main is None or main not in baselines:
-                continue
-            usable = [baseline for baseline in baselines if keeps_constraints(self.info, baseline, split, baselines)]
-            for baseline in [*self._passing(split, baselines), main, *usable]:
-                if baseline in usable:
-                    return baseline.name
-        main = main_reference(self.front.baselines)  # without statistics
-        return None if main is None else main.name
+    def usable_baselines(self, main: TrialRecord | None) -> list[TrialRecord]:
+        """Return the baselines that keep the constraints, the one to use without a trial first.
 
-    def _passing(self, split: str, baselines: Sequence[TrialRecord]) -> list[TrialRecord]:
-        """Return the baselines that pass the rule of trials, none of which another baseline is shown to beat."""
+        It is the main reference, unless another one passes the rule of trials.
+        """
+        baselines = self.measured(self.front.baselines)
+        if main not in baselines:
+            return []
         references = {}
-        for baseline in baselines[1:]:
-            references[baseline.name] = names_of(references_of(baseline, baselines))
-        pairs = [(name, baseline.name) for name in references for baseline in baselines if baseline.name != name]
-        rule = Rule(
-            differences=self._differences(split, pairs, references), metrics=self._metrics, margins=self.info.margins
-        )
+        for baseline in baselines:
+            if baseline is not main:
+                references[baseline.name] = names_of(references_of(baseline, baselines))
+        table = self.compare(list(references), references)
         passing = []
-        for baseline in baselines[1:]:
-            is_known = self.splits[split].has_known_seed_variance(baseline.name, self._metrics)
-            if is_known and not rule.why_not(baseline.name, references[baseline.name]):
+        for baseline in baselines:
+            is_known = self.statistics.has_known_seed_variance(baseline.name, self.metrics)
+            of_baseline = references.get(baseline.name)
+            if is_known and of_baseline and not next(self.shortcomings(baseline.name, of_baseline, table), ""):
                 passing.append(baseline)
-        return passing
+        in_order = [*passing, main, *baselines]
+        return [record for record in in_order if keeps_constraints(self.info, record, self.split, baselines)]
 
 
-def plural_verb(names: Sequence[str]) -> str:
-    return "has" if len(names) == 1 else "have"
+def labels_of(records: Sequence[TrialRecord]) -> list[str]:
+    return [record.label for record in records]

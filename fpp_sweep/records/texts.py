@@ -162,10 +162,9 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-MARKS: dict[HowChosen, str] = {"not said": "†", "tuned on test": "‡", "ours": "§"}  # `fixed` has no mark
+MARKS: dict[HowChosen, str] = {"not said": "†", "ours": "§"}  # `fixed` has no mark
 MEANINGS: dict[HowChosen, str] = {
     "not said": "as released; how they were chosen is not said",
-    "tuned on test": "as released; tuned on the test images",
     "ours": "ours, not the authors'",
 }
 

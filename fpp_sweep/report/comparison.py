@@ -17,8 +17,8 @@ from fpp_sweep.records.measurements import (
     has_seeds_of_search,
     is_deterministic,
     maps_of,
-    read_block_stats,
     resampled_metrics,
+    tables_of,
 )
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord, mean_of_shared
 from fpp_sweep.space.objectives import goals_of, metrics_of
@@ -26,7 +26,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BlockStats, StatsBySeed, seeds_of
-from fpp_sweep.statistics.bootstrap import NO_MAP, RecordSamples, SplitSamples, image_digests, sample_record
+from fpp_sweep.statistics.bootstrap import NO_MAP, SplitSamples, StatsByMap, image_digests, sample_record
 from fpp_sweep.statistics.paired import (
     Difference,
     SeedVariances,
@@ -34,7 +34,6 @@ from fpp_sweep.statistics.paired import (
     corrected_differences,
     seed_variances,
 )
-from fpp_sweep.trial.artifacts import read_or_compute_block_stats
 
 TEST = "test"
 
@@ -91,9 +90,22 @@ class Entry:
         """A value that a record has in several sweeps if its settings and its model are the same."""
         return self.record.key, self.sweep.info.model_digest
 
-    @property
-    def artifacts(self) -> Path:
-        return self.sweep.folder.artifacts(self.record.name)
+    def tables(self, split: str, metrics: Sequence[str] = ()) -> StatsByMap:
+        """Return its block statistics, also those after the post-hoc maps of some metrics."""
+        try:
+            tables = tables_of(self.sweep.folder, self.record, split, maps_of(metrics))
+        except ValueError as error:
+            raise InputError(f"{self.label}: block statistics of split {split}: {error}; run it again") from None
+        if not tables:
+            raise InputError(f"{self.label} has no block statistics on {split}: nothing can be paired")
+        return tables
+
+    def result_on(self, split: str, datasets: Collection[str]) -> SplitResult:
+        """Return its result on some datasets."""
+        result = self.record.results[split]
+        of_datasets = {dataset: result.datasets[dataset] for dataset in datasets}
+        average = mean_of_shared(list(of_datasets.values()))
+        return replace(result, average=average, datasets=of_datasets, deviation={}, by_seed={})
 
     def chosen_by(self, split: str) -> str:
         """Return by what the search chose the trial, so that its values on the split may be luck; empty: nothing."""
@@ -133,18 +145,20 @@ class Comparison:
 def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
     """Compare records; on the test split if all were run there, unless a split is given."""
     split = _split_to_compare(entries, split)
-    tables = {}
-    for entry in entries:
-        tables[entry.label] = read_or_compute_block_stats(entry.artifacts, split)
-        if not tables[entry.label]:
-            raise InputError(f"{entry.label} has no block statistics on {split}: nothing can be paired")
-    digests = shared_images(tables, split)
-    results = {entry.label: result_on(digests, entry.record.results[split]) for entry in entries}
-    metrics = _shared_metrics(entries[0].sweep.info, results)
-    records = {entry.label: _sample(entry, tables[entry.label], split, digests, metrics) for entry in entries}
-    images = {dataset: stats.total for (dataset, _), stats in _on(digests, tables[entries[0].label]).items()}
-    samples = SplitSamples(split, images, records, digests)
+    shown = metrics_shown(entries[0].sweep.info)
+    tables = {entry.label: entry.tables(split, shown) for entry in entries}
+    digests = shared_images({label: by_map[NO_MAP] for label, by_map in tables.items()}, split)
+    results = {entry.label: entry.result_on(split, digests) for entry in entries}
+    metrics = _shared_metrics(shown, results)
     averages = resampled_metrics(metrics)
+    records = {}
+    for entry in entries:
+        by_map = {posthoc: _on(digests, table) for posthoc, table in tables[entry.label].items()}
+        deterministic = is_deterministic(entry.record, seeds_of(by_map[NO_MAP]))
+        records[entry.label] = sample_record(entry.label, by_map, split, averages, deterministic=deterministic)
+    of_first = _on(digests, tables[entries[0].label][NO_MAP])
+    images = {dataset: stats.total for (dataset, _), stats in of_first.items()}
+    samples = SplitSamples(split, images, records, digests)
     by_dataset = [f"{metric}/{dataset}" for metric in averages for dataset in samples.images]
     seeds = _seed_variances(samples, [*averages, *by_dataset], entries)
     pairs = [(first.label, second.label) for first, second in pairs_of(entries)]
@@ -153,7 +167,7 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
         for difference in corrected_differences(samples, pairs, family, seeds):
             differences[difference.first, difference.second, difference.metric] = difference
     of_answers = _differences_of_answers(entries, samples)
-    measured = {dataset for table in tables.values() for dataset, _ in table}
+    measured = {dataset for by_map in tables.values() for dataset, _ in by_map[NO_MAP]}
     return Comparison(
         split=split,
         entries=entries,
@@ -200,9 +214,9 @@ def _split_to_compare(entries: Sequence[Entry], split: str | None) -> str:
     raise InputError(f"not all were run on {split or TEST}; {common}", "--split")
 
 
-def _shared_metrics(info: SweepInfo, results: Mapping[str, SplitResult]) -> list[str]:
+def _shared_metrics(shown: Sequence[str], results: Mapping[str, SplitResult]) -> list[str]:
     """Return the shown metrics, without dataset names, that all results have."""
-    stems = dict.fromkeys(catalogue.parts_of(metric).of_average for metric in metrics_shown(info))
+    stems = dict.fromkeys(catalogue.parts_of(metric).of_average for metric in shown)
     return [stem for stem in stems if all(stem in result.average for result in results.values())]
 
 
@@ -267,10 +281,8 @@ def labelled(folders: Sequence[SweepFolder]) -> dict[str, SweepFolder]:
 def shared_images(tables: Mapping[str, StatsBySeed], split: str) -> dict[str, bytes]:
     """Return the digests of the images by dataset, of datasets that all records were measured on with equal images."""
     shared: dict[str, bytes] | None = None
-    for label, table in tables.items():
-        digests = image_digests(table)
-        if digests is None:
-            raise InputError(f"{label}: its block statistics of {split} lack a seed of a dataset; run it again")
+    for table in tables.values():
+        digests = image_digests(table) or {}
         shared = digests if shared is None else dict(shared.items() & digests.items())
     if not shared:
         raise InputError(f"{', '.join(tables)} share no images of {split}; compare records of the same images")
@@ -282,30 +294,7 @@ def _on(datasets: Collection[str], table: StatsBySeed) -> dict[DatasetSeed, Bloc
     return {key: stats for key, stats in table.items() if key[0] in datasets}
 
 
-def result_on(datasets: Collection[str], result: SplitResult) -> SplitResult:
-    """Return a record's result on some datasets."""
-    of_datasets = {dataset: result.datasets[dataset] for dataset in datasets}
-    average = mean_of_shared(list(of_datasets.values()))
-    return replace(result, average=average, datasets=of_datasets, deviation={}, by_seed={})
-
-
 # --- samples and tests --------------------------------------------------------------------------------
-
-
-def _sample(
-    entry: Entry, table: StatsBySeed, split: str, digests: Mapping[str, bytes], metrics: Sequence[str]
-) -> RecordSamples:
-    """Resample a record on shared images; a post-hoc map without statistics of these images is left out."""
-    tables = {NO_MAP: _on(digests, table)}
-    for posthoc in maps_of(metrics):
-        try:
-            mapped_table = _on(digests, read_block_stats(entry.artifacts, split, posthoc) or {})
-        except ValueError:  # damaged
-            continue
-        if image_digests(mapped_table) == digests:
-            tables[posthoc] = mapped_table
-    deterministic = is_deterministic(entry.record, seeds_of(table))
-    return sample_record(entry.label, tables, split, resampled_metrics(metrics), deterministic=deterministic)
 
 
 def _seed_variances(
@@ -376,10 +365,12 @@ def _front_values(comparison: Comparison, sweep: LoadedSweep, metrics: Sequence[
     values = []
     for member in sweep.statistics.front.members:
         entry = Entry(member.name, member, sweep)
-        table = read_or_compute_block_stats(entry.artifacts, comparison.split)
-        digests = image_digests(table) or {}
-        if comparison.split in member.results and comparison.statistics.samples.digests.items() <= digests.items():
-            values.append(_values(result_on(comparison.images, entry.record.results[comparison.split]), metrics))
+        try:
+            digests = image_digests(entry.tables(comparison.split)[NO_MAP]) or {}
+        except InputError:  # it has not run on this split
+            continue
+        if comparison.statistics.samples.digests.items() <= digests.items():
+            values.append(_values(entry.result_on(comparison.split, comparison.images), metrics))
     return values
 
 

@@ -35,7 +35,7 @@ from fpp_sweep.spec.config import dotted
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import plural, printable
 from fpp_sweep.spec.progress import duration
-from fpp_sweep.statistics.paired import Difference, paired_over, why_not_paired
+from fpp_sweep.statistics.paired import Difference, why_not_paired
 
 COMPARISONS = Path("comparisons")
 LONGEST_NAME = 150  # characters of a folder that is named after what is compared
@@ -285,8 +285,7 @@ def _cell(comparison: Comparison, first: Entry, second: Entry, metric: str) -> C
 
 def _family_notes(comparison: Comparison, metric: str) -> Iterator[str]:
     """Yield which tests were corrected together; the pairs of a sweep's answer keep their p-values from there."""
-    pairing = paired_over(comparison.statistics.samples)
-    yield f"{pairing}; p two-sided, after Holm's correction; {SIGNIFICANT} below 0.05"
+    yield f"paired over images; p two-sided, after Holm's correction; {SIGNIFICANT} below 0.05"
     families: dict[str, None] = {}
     for key, difference in comparison.differences.items():
         family = "of averages in this comparison"

@@ -47,7 +47,7 @@ def front_table(
     metrics = metrics or metrics_shown(info)
     splits = splits_of(info, front.compared)
     searched = values_by_setting(front.members) if settings else {}
-    has_support = statistics is not None and bool(statistics.support.trials)
+    has_support = statistics is not None and bool(statistics.support)
     has_drift = any(record.drift for record in front.compared)
     rows: list[Row] = []
     for record in front.compared:
@@ -56,7 +56,7 @@ def front_table(
             for metric in metrics:
                 cells.append(metric_cell(record, split, metric, statistics))
         if statistics is not None and has_support:
-            cells.append(Cell(statistics.support.word(record.name)))
+            cells.append(Cell(statistics.support.get(record.name, "")))
         cells.append(Cell(remarks(front, record)))
         if has_drift:
             cells.append(Cell(drift_text(record)))

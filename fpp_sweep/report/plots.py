@@ -145,7 +145,7 @@ def _error_bars(points: Points) -> dict[str, Any]:
 
 def _hover_text(info: SweepInfo, statistics: SweepStatistics, record: TrialRecord) -> str:
     remarks = [record.origin]
-    support = statistics.support.word(record.name)
+    support = statistics.support.get(record.name, "")
     if support:
         remarks.append(support)
     remarks += statistics.front.marks.get(record.name, [])

@@ -100,7 +100,7 @@ def _csv_row(info: SweepInfo, front: Front, statistics: SweepStatistics, record:
         "kind": record.kind,
         "marks": "; ".join(front.remarks(record)),
         "feasible": record.feasible,
-        "support": statistics.support.word(record.name),
+        "support": statistics.support.get(record.name, ""),
     }
     metrics = metrics_shown(info)
     splits = splits_of(info, front.compared)
@@ -198,7 +198,11 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
     if answer.differences and record.name in answer.finalists:
         comments.append(f"compared with the baselines on {answer.design}")
         for metric in answer.metrics:
-            not_beaten = _baselines_not_beaten(answer, record.name, metric)
+            not_beaten = []
+            for baseline in answer.baselines:
+                paired = answer.difference(record.name, baseline, metric)
+                if paired is None or paired.mark != "+":
+                    not_beaten.append(label_of(baseline))
             if not_beaten:
                 comments.append(f"not shown to be better in {metric} than {', '.join(not_beaten)}")
     if info.model:
@@ -208,11 +212,6 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
         lines.append(f"# {escaped(format_setting(comment))}")  # YAML has no control characters
     lines.append(config_text(record.config))
     return "\n".join(lines)
-
-
-def _baselines_not_beaten(answer: Answer, name: str, metric: str) -> list[str]:
-    beaten = answer.beats(name).get(metric, [])
-    return [label_of(baseline) for baseline in answer.baselines if baseline not in beaten]
 
 
 # --- results.json ------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def _resampled_difference(samples: SplitSamples, first: str, second: str, metric
         return None
     for name in (first, second):
         if not statistics.has_known_seed_variance(name, [metric]):
-            return replace(paired, standard_error=math.inf, p_value=1.0)
+            return replace(paired, standard_error=math.inf)
     return paired
 
 

@@ -20,8 +20,8 @@ FALLBACK_TEMPLATES = "simple"  # for datasets without released templates; our ch
 OPEN_VALUES = (None, "auto")  # values that mean "not set by the user": a released value replaces them
 
 # The way in which a released value was chosen. `fixed`: one value for all datasets. `not said`: its authors do not say.
-# `tuned on test`: on the test images. `ours`: no value of its authors is known here.
-HowChosen = Literal["fixed", "not said", "tuned on test", "ours"]
+# `ours`: no value of its authors is known here.
+HowChosen = Literal["fixed", "not said", "ours"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,6 @@ class BlockStats:
     counts: Integers  # (blocks, BINS): images by confidence
     hits: Integers  # (blocks, BINS): correctly classified images by confidence
     residuals: Numbers  # (blocks, BINS * CELLS): sums of correct minus confidence
-    bin_residuals: Numbers  # (blocks, BINS): the same by bin; files leave it out
     nll: Numbers
     brier: Numbers
 
@@ -95,7 +94,6 @@ class BlockStats:
             counts=_count(bin_index, blocks, BINS),
             hits=_count(bin_index[correct[has_bin]], blocks, BINS),
             residuals=sum_by_cell(cell_index, residual, blocks * BINS * CELLS).reshape(blocks, BINS * CELLS),
-            bin_residuals=sum_by_cell(bin_index, residual, blocks * BINS).reshape(blocks, BINS),
             nll=by_block(nll[order]),
             brier=by_block(brier[order]),
         )
@@ -108,6 +106,16 @@ class BlockStats:
     def __len__(self) -> int:
         """Return the number of blocks."""
         return len(self.images)
+
+    @property
+    def bin_residuals(self) -> Numbers:
+        """(blocks, BINS): sums of correct minus confidence by bin."""
+        return np.asarray(self.residuals.reshape(-1, BINS, CELLS).sum(axis=2))
+
+    @property
+    def smoothed(self) -> Numbers:
+        """(blocks, KERNEL_POINTS): the smoothed residual at each point."""
+        return np.asarray(self.residuals @ SMOOTHING)
 
     @property
     def total(self) -> int:
@@ -124,9 +132,7 @@ class BlockStats:
 
 
 _ARRAYS = tuple(item.name for item in fields(BlockStats))
-_COUNTS = ("images", "correct", "counts", "hits")  # side by side in files
-_SUMS = ("nll", "brier")  # one below another
-_FILE_ARRAYS = ("digests", "counts", "sums", "cells", "values", "index")
+_COUNTS = ("images", "correct", "counts", "hits")
 StatsBySeed = Mapping[DatasetSeed, BlockStats]  # all statistics of a record on one split, by (dataset, seed)
 
 
@@ -171,96 +177,70 @@ def _smoothing_kernel() -> Numbers:
 
 
 SMOOTHING = _smoothing_kernel()
+Total = Callable[[str], Numbers]  # name of an array of BlockStats -> its sums over blocks, a row for each resample
 
 
-def _column(name: str) -> Callable[[BlockStats], Numbers]:
-    """Return a function that returns one array of the statistics as a single column (blocks, 1)."""
-    return lambda stats: np.asarray(getattr(stats, name)[:, None], np.float64)
+def _accuracy(total: Total) -> Numbers:
+    return total("correct")
 
 
-def _bin_residuals(stats: BlockStats) -> Numbers:
-    return stats.bin_residuals
+def _nll(total: Total) -> Numbers:
+    return total("nll")
 
 
-def _residuals_counts_and_hits(stats: BlockStats) -> Numbers:
-    """(blocks, 3 * BINS): residuals, counts and hits of bins, side by side."""
-    return np.concatenate([stats.bin_residuals, stats.counts, stats.hits], axis=1, dtype=np.float64)
+def _brier(total: Total) -> Numbers:
+    return total("brier")
 
 
-def bin_sums(stats: BlockStats) -> Numbers:
-    """Return (3, BINS): images, correct ones, and sums of confidences of each bin, over all blocks."""
-    counts, hits = stats.counts.sum(axis=0), stats.hits.sum(axis=0)
-    residuals = stats.bin_residuals.sum(axis=0)
-    return np.stack([counts, hits, hits - residuals]).astype(np.float64)
+def _ece(total: Total) -> Numbers:
+    return np.asarray(np.abs(total("bin_residuals")).sum(axis=-1))
 
 
-def _smoothed_residuals(stats: BlockStats) -> Numbers:
-    return np.asarray(stats.residuals @ SMOOTHING)
+def _smooth_ece(total: Total) -> Numbers:
+    return np.asarray(np.abs(total("smoothed")).sum(axis=-1))
 
 
-def _sum_of_absolute(totals: Numbers) -> Numbers:
-    return np.asarray(np.abs(totals).sum(axis=-1))
-
-
-def _sum_of_debiased_absolute(totals: Numbers) -> Numbers:
+def _debiased_ece(total: Total) -> Numbers:
     """Sum |residual| over bins, less what chance adds: the mean of |N(residual, its variance)| minus |residual|."""
-    residuals, counts, hits = np.split(totals, 3, axis=-1)
+    counts, hits, magnitudes = total("counts"), total("hits"), np.abs(total("bin_residuals"))
     deviation = np.sqrt(hits * (counts - hits) / np.maximum(counts, 1))  # standard deviation of a binomial count
-    magnitudes = np.abs(residuals)
     standardized = magnitudes / np.maximum(deviation, 1e-12)
     excess = deviation * np.interp(standardized, _NORMAL_MEANS, _EXCESS, right=0.0)
     return np.asarray(np.maximum(0.0, (magnitudes - excess).sum(axis=-1)))
 
 
-def _nll_residuals_counts_and_hits(stats: BlockStats) -> Numbers:
-    """(blocks, 1 + 3 * BINS): NLL, residuals, counts and hits of bins, side by side."""
-    return np.concatenate([stats.nll[:, None], _residuals_counts_and_hits(stats)], axis=1)
-
-
-def _nll_calibration(totals: Numbers) -> Numbers:
+def _nll_calibration(total: Total) -> Numbers:
     """Sum over images: the divergence of each bin's mean confidence from its accuracy (Kullback-Leibler).
 
     It is never negative, and never more than the NLL of "right or wrong".
     """
-    _, residuals, counts, hits = np.split(totals, [1, 1 + BINS, 1 + 2 * BINS], axis=-1)
+    counts, hits, residuals = total("counts"), total("hits"), total("bin_residuals")
     confidence = np.maximum(hits - residuals, MIN_PROBABILITY)
     doubt = np.maximum(counts - hits + residuals, MIN_PROBABILITY)
     divergence = special.rel_entr(hits, confidence) + special.rel_entr(counts - hits, doubt)
     return np.asarray(np.maximum(divergence, 0.0).sum(axis=-1))  # rounding leaves less than 0 where the two are equal
 
 
-def _nll_refinement(totals: Numbers) -> Numbers:
+def _nll_refinement(total: Total) -> Numbers:
     """Sum over images: the NLL without its calibration part."""
-    return np.asarray(totals[..., 0] - _nll_calibration(totals))
+    return total("nll") - _nll_calibration(total)
 
 
-def _brier_residuals_and_counts(stats: BlockStats) -> Numbers:
-    """(blocks, 1 + 2 * BINS): Brier score, residuals and counts of bins, side by side."""
-    return np.concatenate([stats.brier[:, None], stats.bin_residuals, stats.counts], axis=1, dtype=np.float64)
-
-
-def _brier_calibration(totals: Numbers) -> Numbers:
+def _brier_calibration(total: Total) -> Numbers:
     """Sum over images: the top class's squared error that is saved if each bin's confidences shift to its accuracy."""
-    _, residuals, counts = np.split(totals, [1, 1 + BINS], axis=-1)
-    return np.asarray((residuals**2 / np.maximum(counts, 1)).sum(axis=-1))
+    return np.asarray((total("bin_residuals") ** 2 / np.maximum(total("counts"), 1)).sum(axis=-1))
 
 
-def _brier_refinement(totals: Numbers) -> Numbers:
+def _brier_refinement(total: Total) -> Numbers:
     """Sum over images: the Brier score without its calibration part."""
-    brier = totals[..., 0]
-    return np.asarray(brier - _brier_calibration(totals))
-
-
-def _only_column(totals: Numbers) -> Numbers:
-    return np.asarray(totals[..., 0])
+    return total("brier") - _brier_calibration(total)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockwiseMetric:
-    """A metric that follows from sums over images: scale * value(sum of columns over blocks) / images."""
+    """A metric that follows from sums over images: scale * value(sums) / images."""
 
-    columns: Callable[[BlockStats], Numbers]  # (blocks, columns): the sums of each block that the metric needs
-    value: Callable[[Numbers], Numbers]  # sums over all blocks (..., columns) -> (...)
+    value: Callable[[Total], Numbers]
     scale: float = 100.0  # percent
     largest: float = 100.0  # largest value of the metric, in its own unit; the smallest is 0
     calibration_error: bool = False  # True: few images make it positive for a calibrated model, too
@@ -268,28 +248,32 @@ class BlockwiseMetric:
 
 
 BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
-    "accuracy": BlockwiseMetric(_column("correct"), _only_column),
-    "ece": BlockwiseMetric(_bin_residuals, _sum_of_absolute, calibration_error=True, biased=True),
-    "debiased_ece": BlockwiseMetric(_residuals_counts_and_hits, _sum_of_debiased_absolute, calibration_error=True),
-    "smooth_ece": BlockwiseMetric(_smoothed_residuals, _sum_of_absolute, calibration_error=True, biased=True),
-    "nll": BlockwiseMetric(_column("nll"), _only_column, scale=1.0, largest=math.inf),
-    "brier": BlockwiseMetric(_column("brier"), _only_column, scale=1.0, largest=2.0),
-    "nll_calibration": BlockwiseMetric(_nll_residuals_counts_and_hits, _nll_calibration, scale=1.0, largest=math.inf),
-    "nll_refinement": BlockwiseMetric(
-        _nll_residuals_counts_and_hits, _nll_refinement, scale=1.0, largest=math.inf, biased=True
-    ),
-    "brier_calibration": BlockwiseMetric(_brier_residuals_and_counts, _brier_calibration, scale=1.0, largest=1.0),
-    "brier_refinement": BlockwiseMetric(
-        _brier_residuals_and_counts, _brier_refinement, scale=1.0, largest=2.0, biased=True
-    ),
+    "accuracy": BlockwiseMetric(_accuracy),
+    "ece": BlockwiseMetric(_ece, calibration_error=True, biased=True),
+    "debiased_ece": BlockwiseMetric(_debiased_ece, calibration_error=True),
+    "smooth_ece": BlockwiseMetric(_smooth_ece, calibration_error=True, biased=True),
+    "nll": BlockwiseMetric(_nll, scale=1.0, largest=math.inf),
+    "brier": BlockwiseMetric(_brier, scale=1.0, largest=2.0),
+    "nll_calibration": BlockwiseMetric(_nll_calibration, scale=1.0, largest=math.inf),
+    "nll_refinement": BlockwiseMetric(_nll_refinement, scale=1.0, largest=math.inf, biased=True),
+    "brier_calibration": BlockwiseMetric(_brier_calibration, scale=1.0, largest=1.0),
+    "brier_refinement": BlockwiseMetric(_brier_refinement, scale=1.0, largest=2.0, biased=True),
 }
+
+
+def resample(metric: str, stats: BlockStats, weights: Numbers) -> Numbers:
+    """Return a metric for each row of weights (resamples, blocks)."""
+    definition = BLOCKWISE_METRICS[metric]
+
+    def total(name: str) -> Numbers:
+        return np.asarray(weights @ getattr(stats, name))
+
+    return np.asarray(definition.scale * definition.value(total) / total("images"))
 
 
 def metric_value(metric: str, stats: BlockStats) -> float:
     """Return a metric over all blocks."""
-    definition = BLOCKWISE_METRICS[metric]
-    totals = definition.columns(stats.summed())[0]
-    return float(definition.scale * definition.value(totals) / stats.total)
+    return float(resample(metric, stats.summed(), np.ones((1, 1)))[0])
 
 
 def _of_predictions(metric: str, predictions: Predictions) -> float:
@@ -309,6 +293,12 @@ nll_calibration = partial(_of_predictions, "nll_calibration")
 nll_refinement = partial(_of_predictions, "nll_refinement")
 brier_calibration = partial(_of_predictions, "brier_calibration")
 brier_refinement = partial(_of_predictions, "brier_refinement")
+
+
+def bin_sums(stats: BlockStats) -> Numbers:
+    """Return (3, BINS): images, correct ones, and sums of confidences of each bin, over all blocks."""
+    summed = stats.summed()
+    return np.concatenate([summed.counts, summed.hits, summed.hits - summed.bin_residuals], dtype=np.float64)
 
 
 def calibrated_bias(metric: str, stats: BlockStats) -> float:
@@ -333,29 +323,25 @@ def calibrated_bias(metric: str, stats: BlockStats) -> float:
 
 
 def to_bytes(table: StatsBySeed) -> bytes:
-    """Serialise statistics as an .npz file of few arrays, joined over datasets and seeds, and an index.
+    """Serialise statistics as an .npz file: arrays joined over datasets and seeds, and an index.
 
-    Each array of a .npz file takes a tenth of a millisecond to open, more than its numbers take. The file is not
-    compressed: it would be half as large, but a sweep's statistics would take a tenth longer to compute.
+    The file is not compressed: it would be half as large, but a sweep's statistics would take a tenth longer.
     """
-    joined = {}
-    for name in _ARRAYS:
-        joined[name] = np.concatenate([getattr(stats, name) for stats in table.values()])
-    residuals = joined["residuals"]
+    joined: dict[str, Any] = {
+        name: np.concatenate([getattr(stats, name) for stats in table.values()]) for name in _ARRAYS
+    }
+    residuals = joined.pop("residuals")
     filled = np.flatnonzero(residuals)  # most cells are empty: store positions and values of the others
-    counts = np.column_stack([joined[name] for name in _COUNTS])
-    index = []
-    for (dataset, seed), stats in table.items():
-        index.append([dataset, seed, len(stats)])
+    for name in _COUNTS:
+        joined[name] = joined[name].astype(np.min_scalar_type(joined[name].max(initial=0)))
+    index = [[dataset, seed, len(stats)] for (dataset, seed), stats in table.items()]
     buffer = io.BytesIO()
     np.savez(
         buffer,
-        digests=joined["digests"],
-        counts=counts.astype(np.min_scalar_type(counts.max(initial=0))),
-        sums=np.stack([joined[name] for name in _SUMS]),
         cells=filled.astype(np.int32),
         values=residuals.flat[filled],
         index=np.frombuffer(json.dumps(index).encode(), np.uint8),
+        **joined,
     )
     return buffer.getvalue()
 
@@ -366,32 +352,22 @@ def from_bytes(data: bytes) -> dict[DatasetSeed, BlockStats]:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             if sum(member.file_size for member in file.zip.infolist()) > len(data):
                 raise ValueError("a compressed file may take any amount of memory")
-            arrays = {name: file[name] for name in _FILE_ARRAYS}
-        return _from_arrays(arrays)
+            return _from_arrays(dict(file))
     except Exception as error:  # NumPy and zipfile raise nearly anything on a damaged file
         raise ValueError(f"not a file of block statistics ({type(error).__name__})") from error
 
 
 def _from_arrays(arrays: dict[str, NDArray[Any]]) -> dict[DatasetSeed, BlockStats]:
     """Undo `to_bytes`: cut the joined arrays into the statistics of each dataset and seed."""
-    blocks = len(arrays["digests"])
-    counts = arrays["counts"].astype(np.int64)
-    residuals = np.zeros((blocks, BINS * CELLS))
-    residuals.flat[arrays["cells"]] = arrays["values"]
-    bin_residuals = sum_by_cell(arrays["cells"] // CELLS, arrays["values"], blocks * BINS).reshape(blocks, BINS)
-    joined = BlockStats(
-        digests=arrays["digests"],
-        images=counts[:, 0],
-        correct=counts[:, 1],
-        counts=counts[:, 2 : 2 + BINS],
-        hits=counts[:, 2 + BINS :],
-        residuals=residuals,
-        bin_residuals=bin_residuals,
-        **dict(zip(_SUMS, arrays["sums"], strict=True)),
-    )
+    index = json.loads(arrays.pop("index").tobytes())
+    residuals = np.zeros((len(arrays["digests"]), BINS * CELLS))
+    residuals.flat[arrays.pop("cells")] = arrays.pop("values")
+    for name in _COUNTS:
+        arrays[name] = arrays[name].astype(np.int64)
+    joined = BlockStats(residuals=residuals, **arrays)
     table = {}
     start = 0
-    for dataset, seed, length in json.loads(arrays["index"].tobytes()):
+    for dataset, seed, length in index:
         table[dataset, seed] = joined.take(slice(start, start + length))
         start += length
     return table

@@ -23,13 +23,11 @@ from fpp_sweep.statistics.block_stats import (
     StatsBySeed,
     calibrated_bias,
     datasets_of,
+    resample,
     seeds_of,
 )
 
 N_RESAMPLES = 500
-# a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval,
-# and two such errors have no test: chance alone makes them (benchmarks/RESULTS.md, Answer)
-MIN_CALIBRATION_RATIO = 1.5
 NO_MAP = ""  # stands for the method itself among post-hoc maps
 StatsByMap = Mapping[str, StatsBySeed]  # statistics of a record after post-hoc maps, and always those of `NO_MAP`
 
@@ -92,6 +90,11 @@ class RecordSamples:
     deterministic: bool  # no seed changes the record: a prompt of words whose views stay as drawn
     metrics: Mapping[str, MetricSamples]  # `ece`: average over datasets; `ece/dtd`: of one dataset
 
+    def is_unvaried(self, metric: str) -> bool:
+        """Return True if no seed changes a metric, as is known or as all seeds of the record show."""
+        by_seed = self.metrics[metric].by_seed
+        return self.deterministic or (len(by_seed) > 1 and bool((by_seed == by_seed[0]).all()))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitSamples:
@@ -117,14 +120,6 @@ def block_weights(dataset: str, split: str, blocks: int) -> Numbers:
     for row, drawn in enumerate(generator.integers(0, blocks, size=(N_RESAMPLES, blocks)), start=1):
         weights[row] = np.bincount(drawn, minlength=blocks)
     return weights
-
-
-def resample(metric: str, stats: BlockStats, weights: Numbers) -> Numbers:
-    """Return a metric for each row of weights (resamples, blocks)."""
-    definition = BLOCKWISE_METRICS[metric]
-    totals = weights @ definition.columns(stats)
-    images = weights @ stats.images.astype(np.float64)
-    return np.asarray(definition.scale * definition.value(totals) / images)
 
 
 def sample_record(
@@ -174,11 +169,6 @@ def estimated_bias(measured: MetricSamples, metric: str) -> float:
     if is_biased(metric):
         return measured.bias
     return 0.0
-
-
-def is_near_calibration(measured: MetricSamples) -> bool:
-    """Return True for a calibration error that is not far above that of a calibrated model on as many images."""
-    return measured.value < MIN_CALIBRATION_RATIO * measured.calibrated_bias
 
 
 def _average(datasets: Sequence[MetricSamples]) -> MetricSamples:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,35 +18,16 @@ SHARES = (0.1, 0.5, 0.9)  # shares of the resamples, of an attainment surface
 N_POSITIONS = 64
 _NOISE_SEED = 20261123  # seed of the draws that stand for other pretraining seeds
 
-Word = Literal["likely", "uncertain", "unlikely"]
-_WORDS: tuple[Word, ...] = ("unlikely", "uncertain", "likely")  # the weakest support first
 
+def support_word(share: float) -> str:
+    """Return in a word how sure a trial is on the front, from the share of resamples in which it is.
 
-@dataclass(frozen=True, slots=True)
-class Support:
-    """Support of one trial."""
-
-    word: Word
-    share: float  # share of resamples in which the trial is on the front
-
-    def weaker(self, other: Support | None) -> Support:
-        """Return the weaker support of two, such as of two stages of a sweep."""
-        if other is None:
-            return self
-        return min(self, other, key=lambda support: (_WORDS.index(support.word), support.share))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FrontSupport:
-    """Support of all trials that were compared."""
-
-    trials: Mapping[str, Support] = field(default_factory=dict)
-
-    def word(self, name: str) -> str:
-        """Return the word for a trial; empty if the trial was not compared."""
-        if name not in self.trials:
-            return ""
-        return self.trials[name].word
+    >>> support_word(0.9), support_word(0.5), support_word(0.0)
+    ('likely', 'uncertain', 'unlikely')
+    """
+    if share >= LIKELY:
+        return "likely"
+    return "unlikely" if share <= UNLIKELY else "uncertain"
 
 
 def front_support(
@@ -55,42 +35,26 @@ def front_support(
     values: Mapping[str, Sequence[float]],
     metrics: Sequence[str],
     seeds: Mapping[str, SeedVariances],
-) -> FrontSupport:
-    """Return the support of trials on the front of those that `values` names, with their values of all metrics.
+) -> dict[str, float]:
+    """Return the share of resamples in which each trial is on the front, of those that `values` names with all metrics.
 
     `seeds` has the variance of seeds by metric; trials of one seed vary as the pooled estimate says. A metric that
     cannot be resampled counts as exact.
     """
     compared = [name for name in values if name in samples.records]
-    resampled = _metrics_of_all(samples, compared, metrics)
+    resampled = [metric for metric in metrics if all(metric in samples.records[name].metrics for name in compared)]
     has_too_few_images = min(samples.images.values(), default=0) < MIN_IMAGES
     if len(compared) < 2 or not resampled or has_too_few_images:  # without rivals every trial is on the front
-        return FrontSupport()
-    points = resampled_points(samples, compared, resampled, seeds)
+        return {}
+    points = list(resampled_points(samples, compared, resampled, seeds))
     for index, metric in enumerate(metrics):
-        if metric in resampled:
-            continue
-        exact = np.array([values[name][index] for name in compared]) * catalogue.sign(goal_of(metric))
-        same_in_each_resample = np.broadcast_to(exact[:, None], points.shape[1:])
-        points = np.concatenate([points, same_in_each_resample[None]])
-    support = {}
-    for name, share in zip(compared, share_on_front(points).tolist(), strict=True):
-        word: Word = "uncertain"
-        if share >= LIKELY:
-            word = "likely"
-        elif share <= UNLIKELY:
-            word = "unlikely"
-        support[name] = Support(word, share)
-    return FrontSupport(support)
-
-
-def _metrics_of_all(samples: SplitSamples, names: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    """Return the metrics that are resampled for every record."""
-    shared = []
-    for metric in metrics:
-        if all(metric in samples.records[name].metrics for name in names):
-            shared.append(metric)
-    return shared
+        if metric not in resampled:
+            exact = np.array([values[name][index] for name in compared]) * catalogue.sign(goal_of(metric))
+            points.append(np.broadcast_to(exact[:, None], points[0].shape))
+    by_resample = np.ascontiguousarray(np.moveaxis(np.stack(points), 2, 0))  # (resamples, metrics, trials)
+    times_dominated = np.sum([is_dominated(of_resample) for of_resample in by_resample], axis=0)
+    shares = 1 - times_dominated / len(by_resample)
+    return dict(zip(compared, shares.tolist(), strict=True))
 
 
 def resampled_points(
@@ -106,27 +70,16 @@ def resampled_points(
             record = samples.records[name]
             measured = record.metrics[metric]
             bias = estimated_bias(measured, metric)
-            seed_deviation = np.sqrt(seeds[metric].variance_of_mean(record).value)
+            seed_deviation = np.sqrt(seeds[metric].of_mean(record, metric).value)
             seed_noise = seed_deviation * generator.standard_normal(N_RESAMPLES)
             draws.append(measured.recentred_draws - bias + bias / 2 * noise_of_biases + seed_noise)
         rows.append(np.stack(draws) * catalogue.sign(goal_of(metric)))
     return np.stack(rows)
 
 
-def share_on_front(points: Numbers) -> Numbers:
-    """Return (trials,): the share of resamples in which each trial is on the front.
-
-    `points` is (metrics, trials, resamples); more is better.
-    """
-    _, trials, resamples = points.shape
-    times_dominated = np.zeros(trials)
-    for values in np.ascontiguousarray(np.moveaxis(points, 2, 0)):
-        times_dominated += is_dominated(values)
-    return np.asarray(1 - times_dominated / resamples)
-
-
-def is_dominated(points: Numbers) -> NDArray[np.bool_]:
+def is_dominated(points: Numbers | Sequence[Sequence[float]]) -> NDArray[np.bool_]:
     """Return (trials,) from (metrics, trials): True if another trial is as good in every metric and better in one."""
+    points = np.asarray(points)
     _, trials = points.shape
     no_worse = np.ones((trials, trials), np.bool_)  # row: at least as good as the column in every metric
     for values in points:

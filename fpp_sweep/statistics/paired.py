@@ -16,20 +16,17 @@ import numpy as np
 from scipy import special
 
 from fpp_sweep.spec import catalogue
-from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
-from fpp_sweep.statistics.bootstrap import (
-    MetricSamples,
-    RecordSamples,
-    SplitSamples,
-    estimated_bias,
-    is_near_calibration,
-)
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, Numbers
+from fpp_sweep.statistics.bootstrap import MetricSamples, RecordSamples, SplitSamples, estimated_bias
 
 POWER = 0.8  # chance that a difference of the size that a sweep could show is shown
 LEVEL = 0.05  # level of tests; intervals are 95 % intervals
 # degrees of freedom that the seed variance of all records needs; with 1, from a single record of two seeds, 13 % of
 # simulated sweeps had a false difference
 MIN_SEED_DEGREES = 2
+# a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval,
+# and two such errors have no test: chance alone makes them (benchmarks/RESULTS.md, Answer)
+MIN_CALIBRATION_RATIO = 1.5
 MIN_IMAGES = 30  # images that the smallest dataset needs for any interval
 # metrics whose bootstrap intervals contain the truth in less than 90 % of simulated samples (commit 6eff76aa)
 BAD_COVERAGE = ("nll_calibration", "brier_calibration")
@@ -70,7 +67,6 @@ class Difference:
     value: float
     standard_error: float
     degrees_of_freedom: float
-    p_value: float
     seed_variance: float = 0.0  # part of the squared standard error
     bias: float = 0.0  # estimated by the bootstrap
     adjusted_p: float = math.nan  # by Holm's correction within its family
@@ -82,8 +78,13 @@ class Difference:
         return self.adjusted_p < LEVEL
 
     @property
-    def variance(self) -> float:
-        return self.standard_error**2
+    def p_value(self) -> float:
+        """Two-sided, of a t test of the debiased value against 0."""
+        if self.debiased == 0:
+            return 1.0
+        if self.standard_error == 0:
+            return 0.0
+        return float(2 * special.stdtr(min(self.degrees_of_freedom, 1e9), -abs(self.debiased) / self.standard_error))
 
     @property
     def half_width(self) -> float:
@@ -127,6 +128,11 @@ class Difference:
         """Return True if a loss of more than `margin` is ruled out at one-sided 5 %."""
         return self.gain_lower_bound >= -margin
 
+    @property
+    def clarity(self) -> float:
+        """The gain in standard errors: how clearly the first is better; 0 for results that do not differ."""
+        return self.gain / self.standard_error if self.standard_error else 0.0
+
 
 def goal_of(metric: str) -> catalogue.Goal:
     """Return the direction of a metric, such as `ece` or `ece/dtd`."""
@@ -139,20 +145,8 @@ def detectable(paired: Difference, comparisons: int) -> float:
     return (threshold + t_quantile(POWER, paired.degrees_of_freedom)) * paired.standard_error
 
 
-# --- Student's t -----------------------------------------------------------------------------------
-
-
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     return float(special.stdtrit(min(degrees_of_freedom, 1e9), probability))
-
-
-def two_sided_p(value: float, standard_error: float, degrees_of_freedom: float) -> float:
-    """Return the p-value of a two-sided t test of a value against 0."""
-    if value == 0:
-        return 1.0
-    if standard_error == 0:
-        return 0.0
-    return float(2 * special.stdtr(min(degrees_of_freedom, 1e9), -abs(value) / standard_error))
 
 
 # --- the variance of seeds -------------------------------------------------------------------------
@@ -176,7 +170,7 @@ class SeedVariances:
     """Variances of a single seed, for one metric."""
 
     pooled: Variance  # the mean over records, for a record of one seed
-    by_record: Mapping[str, Variance]  # of records with several seeds: the larger of their own and the mean
+    by_record: Mapping[str, Variance]  # of records that seeds change: the larger of their own and the mean
 
     @classmethod
     def of(cls, records: Iterable[RecordSamples], metric: str, typical: Collection[str] = ()) -> SeedVariances:
@@ -186,36 +180,19 @@ class SeedVariances:
         of them has several seeds.
         """
         own: dict[str, list[Variance]] = {}
-        unvaried = {}
         for record in records:
-            if record.deterministic or metric not in record.metrics or len(record.seeds) < 2:
-                continue
-            samples = record.metrics[metric]
-            if (samples.by_seed == samples.by_seed[0]).all():  # its seeds change nothing, such as those of zero-shot
-                unvaried[record.name] = NO_VARIANCE
-            else:
-                own.setdefault(record.name, []).append(own_seed_variance(samples))
+            if metric in record.metrics and len(record.seeds) > 1 and not record.is_unvaried(metric):
+                own.setdefault(record.name, []).append(own_seed_variance(record.metrics[metric]))
         if not own:
-            return cls(NO_VARIANCE, unvaried)
+            return cls(NO_VARIANCE, {})
         by_record = {name: _pooled(variances) for name, variances in own.items()}
         pooled = _pooled([by_record[name] for name in by_record if name in typical] or by_record.values())
-        for name, variance in by_record.items():
-            by_record[name] = max(variance, pooled, key=lambda either: either.value)
-        return cls(pooled, {**unvaried, **by_record})
+        larger = {name: max(own, pooled, key=lambda either: either.value) for name, own in by_record.items()}
+        return cls(pooled, larger)
 
-    @property
-    def is_known(self) -> bool:
-        """True if records have enough seeds to tell how much a seed changes."""
-        return self.pooled.degrees_of_freedom >= MIN_SEED_DEGREES
-
-    def is_known_of(self, record: RecordSamples) -> bool:
-        """Return True if it is known how much seeds change a record: not at all, or as much as all records show."""
-        is_unvaried = self.by_record.get(record.name) == NO_VARIANCE
-        return record.deterministic or is_unvaried or self.is_known
-
-    def variance_of_mean(self, record: RecordSamples) -> Variance:
+    def of_mean(self, record: RecordSamples, metric: str) -> Variance:
         """Return the variance of a record's mean over its seeds; zero where seeds change nothing or are unknown."""
-        if record.deterministic:
+        if record.is_unvaried(metric):
             return NO_VARIANCE
         variance = self.by_record.get(record.name, self.pooled)
         return Variance(variance.value / len(record.seeds), variance.degrees_of_freedom)
@@ -245,9 +222,6 @@ def satterthwaite(variances: Sequence[Variance]) -> Variance:
     return Variance(total, degrees_of_freedom)
 
 
-# --- intervals -------------------------------------------------------------------------------------
-
-
 def seed_variances(
     samples: SplitSamples, metrics: Iterable[str], others: Sequence[SplitSamples] = (), typical: Collection[str] = ()
 ) -> dict[str, SeedVariances]:
@@ -258,29 +232,7 @@ def seed_variances(
     return {metric: SeedVariances.of(records, metric, typical) for metric in metrics}
 
 
-def metric_interval(
-    samples: SplitSamples, name: str, metric: str, seeds: SeedVariances | None = None
-) -> Interval | str:
-    """Return the interval of a record's metric, or the reason for which it has none."""
-    measured = samples.metric(name, metric)
-    reason = why_unmeasurable(metric) or _why_too_little(samples, metric, [measured])
-    if measured is None or reason:
-        return f"no interval: {reason}"
-    if seeds is None:
-        seeds = SeedVariances.of(samples.records.values(), metric)
-    bias = estimated_bias(measured, metric)
-    image_variance = float(measured.draws.var()) + measured.extra_variance + _variance_of_bias(bias)
-    images = Variance(image_variance, measured.blocks - 1.0)
-    variance = satterthwaite([images, seeds.variance_of_mean(samples.records[name])])
-    half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
-    centre = measured.value - bias
-    largest = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].largest
-    return Interval(measured.value, max(0.0, centre - half_width), min(largest, centre + half_width))
-
-
-def _variance_of_bias(bias: float) -> float:
-    """Return the variance of an estimated bias, whose standard error is taken as half of it."""
-    return (bias / 2) ** 2
+# --- intervals -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -299,7 +251,10 @@ class SplitStatistics:
         if not record.deterministic and len(record.seeds) < 2:
             return False
         for metric in metrics:
-            if metric not in self.seeds or not self.seeds[metric].is_known_of(record):
+            if metric not in self.seeds or metric not in record.metrics:
+                return False
+            is_known = self.seeds[metric].pooled.degrees_of_freedom >= MIN_SEED_DEGREES
+            if not is_known and not record.is_unvaried(metric):
                 return False
         return True
 
@@ -308,10 +263,34 @@ class SplitStatistics:
         return metric_interval(self.samples, name, metric, self.seeds.get(metric))
 
 
+def metric_interval(
+    samples: SplitSamples, name: str, metric: str, seeds: SeedVariances | None = None
+) -> Interval | str:
+    """Return the interval of a record's metric, or the reason for which it has none."""
+    measured = samples.metric(name, metric)
+    reason = _why_unmeasurable(metric) or _why_too_little(samples, metric, [measured])
+    if measured is None or reason:
+        return f"no interval: {reason}"
+    seeds = seeds or SeedVariances.of(samples.records.values(), metric)
+    bias = estimated_bias(measured, metric)
+    of_seeds = seeds.of_mean(samples.records[name], metric)
+    variance = satterthwaite([_image_variance(measured.draws, bias, measured), of_seeds])
+    half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
+    centre = measured.value - bias
+    largest = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].largest
+    return Interval(measured.value, max(0.0, centre - half_width), min(largest, centre + half_width))
+
+
+def _image_variance(draws: Numbers, bias: float, measured: MetricSamples) -> Variance:
+    """Return the variance over images of a value or difference; the bias's standard error is taken as half of it."""
+    value = float(draws.var()) + measured.extra_variance + (bias / 2) ** 2
+    return Variance(value, measured.blocks - 1.0)
+
+
 # --- metrics and images without intervals and tests --------------------------------------------------
 
 
-def why_unmeasurable(metric: str) -> str:
+def _why_unmeasurable(metric: str) -> str:
     """Return why a metric has neither intervals nor tests on any images; empty if it can have them."""
     stem = catalogue.parts_of(metric).stem
     if stem in BAD_COVERAGE:
@@ -325,7 +304,7 @@ def why_never_tested(metric: str) -> str:
     """Return why the differences in a metric have no test on any images; empty if they can have one."""
     if catalogue.parts_of(metric).posthoc:
         return f"the map of {metric} is fitted on few images, and no resample fits it again"
-    return why_unmeasurable(metric)
+    return _why_unmeasurable(metric)
 
 
 def why_not_paired(samples: SplitSamples, first: str, second: str, metric: str) -> str:
@@ -344,7 +323,7 @@ def _why_too_little(samples: SplitSamples, metric: str, compared: Sequence[Metri
     if images < MIN_IMAGES:
         return f"fewer than {MIN_IMAGES} images"
     largest = max(measured, key=lambda either: either.value)
-    if is_near_calibration(largest):
+    if largest.value < MIN_CALIBRATION_RATIO * largest.calibrated_bias:
         return f"too near to {largest.calibrated_bias:.1f}, the error of a calibrated model on as many images"
     return ""
 
@@ -356,48 +335,24 @@ def difference(
     samples: SplitSamples, first: str, second: str, metric: str, seeds: SeedVariances | None = None
 ) -> Difference | None:
     """Return first minus second on the same images, not yet corrected; None where they cannot be paired."""
-    minuend = samples.metric(first, metric)
-    subtrahend = samples.metric(second, metric)
+    minuend, subtrahend = samples.metric(first, metric), samples.metric(second, metric)
     if minuend is None or subtrahend is None or why_not_paired(samples, first, second, metric):
         return None
-    if seeds is None:
-        seeds = SeedVariances.of(samples.records.values(), metric)
-    value = minuend.value - subtrahend.value
+    seeds = seeds or SeedVariances.of(samples.records.values(), metric)
     bias = estimated_bias(minuend, metric) - estimated_bias(subtrahend, metric)
+    of_seeds = [seeds.of_mean(samples.records[name], metric) for name in (first, second)]
     # the extra variance belongs to the images, which both records share, so it counts once
-    image_variance = float((minuend.draws - subtrahend.draws).var()) + minuend.extra_variance + _variance_of_bias(bias)
-    images = Variance(image_variance, minuend.blocks - 1.0)
-    first_seeds = seeds.variance_of_mean(samples.records[first])
-    second_seeds = seeds.variance_of_mean(samples.records[second])
-    variance = satterthwaite([images, first_seeds, second_seeds])
-    if _are_identical(samples.records[first], samples.records[second]):
-        standard_error = 0.0
-    else:
-        standard_error = math.sqrt(variance.value)
+    variance = satterthwaite([_image_variance(minuend.draws - subtrahend.draws, bias, minuend), *of_seeds])
     return Difference(
         first=first,
         second=second,
         metric=metric,
-        value=value,
-        standard_error=standard_error,
+        value=minuend.value - subtrahend.value,
+        standard_error=math.sqrt(variance.value),
         degrees_of_freedom=variance.degrees_of_freedom,
-        p_value=two_sided_p(value - bias, standard_error, variance.degrees_of_freedom),
-        seed_variance=first_seeds.value + second_seeds.value,
+        seed_variance=of_seeds[0].value + of_seeds[1].value,
         bias=bias,
     )
-
-
-def _are_identical(first: RecordSamples, second: RecordSamples) -> bool:
-    """Return True for results that are equal in all metrics, such as of settings without effect.
-
-    Accuracies on few images may be equal by chance, and the difference of others is then as uncertain as any.
-    """
-    if first.metrics.keys() != second.metrics.keys():
-        return False
-    for metric, samples in first.metrics.items():
-        if not np.array_equal(samples.mean_over_seeds, second.metrics[metric].mean_over_seeds):
-            return False
-    return True
 
 
 def difference_over_seeds(
@@ -410,10 +365,9 @@ def difference_over_seeds(
     """
     shared = sorted(first_values.keys() & second_values.keys())
     gaps = np.array([first_values[seed] - second_values[seed] for seed in shared])
-    if len(gaps) < 2 or gaps.std() == 0:
-        value = float(np.mean(list(first_values.values())) - np.mean(list(second_values.values())))
-        standard_error, degrees_of_freedom = math.inf, 1.0
-    else:
+    value = float(np.mean(list(first_values.values())) - np.mean(list(second_values.values())))
+    standard_error, degrees_of_freedom = math.inf, 1.0
+    if len(gaps) > 1 and gaps.std() > 0:
         value = float(gaps.mean())
         standard_error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
         degrees_of_freedom = len(gaps) - 1.0
@@ -424,7 +378,6 @@ def difference_over_seeds(
         value=value,
         standard_error=standard_error,
         degrees_of_freedom=degrees_of_freedom,
-        p_value=two_sided_p(value, standard_error, degrees_of_freedom),
     )
 
 
@@ -435,25 +388,20 @@ def corrected_differences(
     seeds: Mapping[str, SeedVariances] | None = None,
 ) -> list[Difference]:
     """Return the differences of all pairs in all metrics, corrected by Holm as one family."""
-    if seeds is None:
-        seeds = seed_variances(samples, metrics)
-    differences = []
+    return adjust_p_values(differences(samples, pairs, metrics, seeds or seed_variances(samples, metrics)))
+
+
+def differences(
+    samples: SplitSamples, pairs: Sequence[tuple[str, str]], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
+) -> list[Difference]:
+    """Return the differences of all pairs in all metrics that can be tested, not yet corrected."""
+    tested = []
     for first, second in pairs:
         for metric in metrics:
-            paired = difference(samples, first, second, metric, seeds[metric])
+            paired = difference(samples, first, second, metric, seeds.get(metric))
             if paired is not None:
-                differences.append(paired)
-    return adjust_p_values(differences)
-
-
-def paired_over(samples: SplitSamples) -> str:
-    """Return in words what differences are paired over: images, and seeds where records have several."""
-    varied = [record for record in samples.records.values() if not record.deterministic]
-    if not varied:
-        return "paired over images"
-    if max(len(record.seeds) for record in varied) == 1:
-        return "paired over images, of one seed each"
-    return "paired over images and seeds"
+                tested.append(paired)
+    return tested
 
 
 def adjust_p_values(family: Sequence[Difference]) -> list[Difference]:
@@ -461,23 +409,9 @@ def adjust_p_values(family: Sequence[Difference]) -> list[Difference]:
 
     The chance that the family has any false difference then stays below the level.
     """
-    adjusted = holm([member.p_value for member in family])
-    differences = []
-    for member, p_value in zip(family, adjusted, strict=True):
-        differences.append(replace(member, adjusted_p=p_value, family_size=len(family)))
-    return differences
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return adjusted p-values, in the order given.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    adjusted = [0.0] * len(p_values)
+    adjusted = list(family)
     largest = 0.0
-    for rank, index in enumerate(order):
-        largest = max(largest, (len(p_values) - rank) * p_values[index])
-        adjusted[index] = min(1.0, largest)
+    for rank, index in enumerate(sorted(range(len(family)), key=lambda index: family[index].p_value)):
+        largest = max(largest, (len(family) - rank) * family[index].p_value)
+        adjusted[index] = replace(family[index], adjusted_p=min(1.0, largest), family_size=len(family))
     return adjusted

@@ -267,7 +267,7 @@ def _trial_tags(info: SweepInfo, record: TrialRecord, statistics: SweepStatistic
     }
     if recommended is not None:
         tags["recommended"] = _yes_or_no(record.name == recommended)
-    if support := statistics.support.word(record.name):
+    if support := statistics.support.get(record.name, ""):
         tags["front_support"] = support
     if record.reason:
         tags["reason"] = shortened(" ".join(record.reason.split()), REASON_LIMIT)

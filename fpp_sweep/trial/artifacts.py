@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from fpp_sweep.core.metrics import Confidences, Predictions
-from fpp_sweep.records.measurements import block_stats_file, read_block_stats
+from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.records.measurements import block_stats_file
 from fpp_sweep.records.trial_files import SkippedImage, write_reliability, write_skipped
 from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import files_in, open_own, write_json, written_whole
@@ -103,21 +103,6 @@ def skipped_images(results: Sequence[DatasetResult]) -> list[SkippedImage]:
     return images
 
 
-def read_or_compute_block_stats(folder: Path, split: str) -> dict[DatasetSeed, BlockStats]:
-    """Return the block statistics of a trial by dataset and seed.
-
-    They are computed from the predictions if their file is missing or damaged. The result is empty if the predictions
-    are missing as well.
-    """
-    try:
-        table = read_block_stats(folder, split)
-    except ValueError:  # damaged
-        table = None
-    if table is None:
-        return dict(_from_predictions(folder, split))
-    return dict(table)
-
-
 def prediction_files(folder: Path, split: str, dataset: str | None = None) -> list[Path]:
     """Return the files of a trial's predictions, of all datasets or of one, sorted."""
     name = "*" if dataset is None else glob.escape(dataset)
@@ -134,17 +119,6 @@ def dataset_and_seed(path: Path) -> DatasetSeed:
         problem = f"the name has no seed, such as .seed0{PREDICTIONS}, so it is not readable as predictions"
         raise InputError(f"{path}: {problem}; delete it")
     return dataset, int(seed)
-
-
-def _from_predictions(folder: Path, split: str) -> Iterator[tuple[DatasetSeed, BlockStats]]:
-    for path in prediction_files(folder, split):
-        dataset, seed = dataset_and_seed(path)
-        rows = read_predictions(path)
-        try:
-            stats = BlockStats.of(dataset, rows["id"], Confidences.of(rows), rows["nll"], rows["brier"])
-            yield (dataset, seed), stats
-        except (TypeError, ValueError) as error:  # a sample has no text as its name
-            raise InputError(f"{path}: not readable as predictions ({error}); delete it") from error
 
 
 def read_predictions(path: Path) -> dict[str, Any]:

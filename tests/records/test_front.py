@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from fpp_sweep.records.front import front_of, is_less_accurate, orders_remark, staircase
-from fpp_sweep.records.records import FINAL, TrialRecord
+from fpp_sweep.records.front import front_of, orders_remark, staircase
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.texts import format_metric, format_setting, values_by_setting
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
@@ -57,12 +57,6 @@ def test_the_front_has_the_undominated_trials_by_descending_accuracy(tmp_path):
 def test_metrics_of_small_values_have_four_decimals_also_for_one_dataset(metric):
     assert format_metric(metric, 0.51239) == "0.5124"
     assert format_metric(metric.replace(metric.partition("/")[0], "ece"), 0.51239) == "0.51"
-
-
-def test_a_trial_on_the_floor_is_not_below_it():
-    zero_shot = baseline(ZERO_SHOT, 74.55000000000001, 5.0)
-    assert not is_less_accurate(trial(0, 69.55, 5.0), zero_shot, "val", 5)  # rounding makes it 5.00000000000001
-    assert is_less_accurate(trial(0, 69.5, 5.0), zero_shot, "val", 5)
 
 
 @pytest.mark.parametrize(
@@ -220,13 +214,3 @@ def test_a_remark_counts_the_orders_of_the_stream(method, order, seeds, remark):
     assert orders_remark(record, "val") == remark
     front = front_of(sweep_info(), [record])
     assert front.remarks(record) == remark
-
-
-def test_a_remark_names_the_splits_if_later_stages_have_more_orders():
-    config = TrialConfig().replace({"method": "tda", "adapt.order": "by_class"}).flat()
-    one_order = split_result()
-    three_orders = replace(one_order, by_seed={"1": {}, "2": {}, "3": {}})
-    results = {"val": one_order, FINAL: three_orders, "test": three_orders}
-    record = TrialRecord(name="trial-0000", kind="trial", state="complete", config=config, results=results)
-    remarks = ["finalist", "one order of the stream (val)", "3 orders of the stream (final, test)"]
-    assert front_of(sweep_info(), [record]).remarks(record) == remarks

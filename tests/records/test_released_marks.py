@@ -1,14 +1,11 @@
 """Tables mark trials with settings of a released program by how the settings were chosen, and explain the marks."""
 
-from dataclasses import replace
-
 import pytest
 
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.texts import released_mark, released_notes
 from fpp_sweep.report.front_table import dataset_table, front_table
 from fpp_sweep.report.table import to_latex, to_text
-from fpp_sweep.spec.released import released_settings
 from tests.kit.records import sweep_info, trial
 
 PAPERS, OWN = ("dtd", "pets"), ("shapes", "digits")
@@ -35,16 +32,6 @@ def test_settings_of_the_user_have_no_mark():
     assert released_mark(record("tda", **own)) == ""
     assert released_mark(record("tps", **{"adapt.shift_lr": 0.1})) == ""
     assert released_mark(record("tps")) == "†"
-
-
-def test_a_setting_that_was_tuned_on_test_images_has_another_mark(monkeypatch):
-    settings = released_settings()
-    tuned = [replace(setting, chosen="tuned on test") for setting in settings["tda"]]
-    monkeypatch.setitem(settings, "tda", tuned)
-    assert released_mark(record("tda")) == "‡"
-    assert released_notes([record("tda")]) == [
-        "‡ as released; tuned on the test images: tda adapt.cache_alpha, tda adapt.cache_beta"
-    ]
 
 
 def test_notes_name_each_setting_once():

@@ -19,6 +19,7 @@ from fpp_sweep.statistics.block_stats import (
     block_size,
     from_bytes,
     metric_value,
+    resample,
     to_bytes,
 )
 
@@ -59,9 +60,7 @@ def test_metrics_of_block_statistics_have_the_bits_of_metrics_of_images(images, 
     assert metric_value("ece", stats) == expected_calibration_error(outcomes)
     for metric in BLOCKWISE_METRICS:
         assert metric_value(metric, stats) == metric_value(metric, stats.summed())
-    row = BLOCKWISE_METRICS["ece"]
-    in_blocks = row.scale * row.value(np.ones(len(stats)) @ row.columns(stats)) / stats.total
-    assert in_blocks == expected_calibration_error(outcomes)
+    assert resample("ece", stats, np.ones((1, len(stats)))) == expected_calibration_error(outcomes)
 
 
 def test_confidences_on_edges_fall_into_the_bins_of_ece():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fpp_sweep.statistics.block_stats import metric_value
-from fpp_sweep.statistics.bootstrap import MetricSamples, average_over, block_weights, resample
+from fpp_sweep.statistics.block_stats import metric_value, resample
+from fpp_sweep.statistics.bootstrap import NO_MAP, MetricSamples, average_over, block_weights, sample_record
 from fpp_sweep.statistics.front_support import attainment
 from fpp_sweep.statistics.paired import corrected_differences, metric_interval, seed_variances
 from tests.kit.measured import block_stats, sampled, split_samples
@@ -122,3 +122,32 @@ def test_recentred_resamples_keep_their_spread_and_lie_around_the_value():
     samples = MetricSamples(np.array([[5.0, 6.0, 7.0, 11.0], [7.0, 8.0, 9.0, 13.0]]))
     assert (samples.value, samples.bias) == (6.0, 3.0)
     assert samples.recentred_draws.tolist() == [4.0, 5.0, 9.0]
+
+
+# --- averages over datasets of unequal sizes
+
+SIZES = {"large": 1600, "small": 800}
+
+
+@pytest.fixture(scope="module")
+def record():
+    generator = np.random.default_rng(0)
+    table = {}
+    for dataset, size in SIZES.items():
+        confidence, correct = generator.random(size), generator.random(size) < 0.7
+        table[dataset, 0] = block_stats(correct, confidence, dataset=dataset)
+    return sample_record("a", {NO_MAP: table}, "val", ["accuracy", "ece"])
+
+
+def test_an_average_is_the_unweighted_mean_of_its_datasets(record):
+    for metric in ("accuracy", "ece"):
+        rows = [record.metrics[f"{metric}/{dataset}"].by_seed for dataset in SIZES]
+        np.testing.assert_allclose(record.metrics[metric].by_seed, np.mean(rows, axis=0), rtol=1e-12)
+
+
+def test_one_image_is_worth_its_share_of_the_smallest_dataset(record):
+    assert record.metrics["accuracy/large"].points_per_image == 100 / 1600
+    assert record.metrics["accuracy/small"].points_per_image == 100 / 800
+    assert record.metrics["accuracy"].points_per_image == 100 / 800 / 2
+    assert record.metrics["accuracy"].extra_variance == pytest.approx(2 * (100 / 800 / 2) ** 2)
+    assert record.metrics["ece"].points_per_image == 0.0

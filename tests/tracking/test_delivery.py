@@ -18,7 +18,6 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.records.recommendation import Answer
 from fpp_sweep.reproduce.running import deliver_all
 from fpp_sweep.spec.errors import InputError, MachineError
-from fpp_sweep.statistics.front_support import FrontSupport, Support
 from fpp_sweep.tracking import delivery
 from fpp_sweep.tracking.delivery import DeliveryThread, deliver
 from fpp_sweep.tracking.stores import connect, open_store
@@ -208,7 +207,7 @@ def test_a_trial_that_runs_again_after_an_interruption_is_running_and_has_no_rea
 
 def test_a_trial_that_leaves_the_front_loses_the_tags_of_the_front(tmp_path, database, uri):
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=1)
-    support, answer = FrontSupport({"trial-0000": Support("likely", 1.0)}), Answer(recommended="trial-0000")
+    support, answer = {"trial-0000": "likely"}, Answer(recommended="trial-0000")
     front = front_of(folder.info(), folder.trials())
     deliver(folder, uri, SweepStatistics(front, {}, support, answer))
     front_tags = {"on_front": "true", "front_support": "likely", "recommended": "true"}

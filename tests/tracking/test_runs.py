@@ -16,7 +16,6 @@ from fpp_sweep.records.records import IMPORTED, TrialRecord, WorkTotals
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.config import TrialConfig
-from fpp_sweep.statistics.front_support import FrontSupport, Support
 from fpp_sweep.tracking.runs import (
     KEY_LIMIT,
     NAME_LIMIT,
@@ -45,8 +44,7 @@ INFO = sweep_info(name="perturb-20261120-185232")
 
 def statistics_of_records(records, info=INFO, *, recommended=None, support=None):
     """Return statistics with the front of the records, and with this answer and support."""
-    support = {name: Support(word, 0.5) for name, word in (support or {}).items()}
-    return SweepStatistics(front_of(info, records), {}, FrontSupport(support), Answer(recommended=recommended))
+    return SweepStatistics(front_of(info, records), {}, support or {}, Answer(recommended=recommended))
 
 
 def run_of(record, info=INFO):

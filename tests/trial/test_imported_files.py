@@ -12,7 +12,13 @@ from pyarrow import parquet
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo
-from fpp_sweep.trial.artifacts import prediction_files, read_or_compute_block_stats, write_artifacts, write_predictions
+from fpp_sweep.trial.artifacts import (
+    dataset_and_seed,
+    prediction_files,
+    read_predictions,
+    write_artifacts,
+    write_predictions,
+)
 from fpp_sweep.trial.imported import read_rows, read_samples
 from fpp_sweep.trial.trial import DatasetResult
 
@@ -71,7 +77,7 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path, content):
     with pytest.raises(InputError, match=rf"{FILE}: not readable as parquet \(.*\); evaluate again$"):
         read_samples(file, "digits", "val")
     with pytest.raises(InputError, match=rf"{FILE}: not readable as parquet \(.*\); delete it$"):
-        read_or_compute_block_stats(tmp_path, "val")
+        read_predictions(file)
     with pytest.raises(InputError, match=rf"{FILE}: not readable as parquet \(.*\); write it again$"):
         read_rows(file)
 
@@ -87,11 +93,11 @@ def test_a_file_without_rows_is_refused(tmp_path):
             read_rows(file)
 
 
-def test_predictions_without_a_column_are_refused_where_metrics_are_computed_again(tmp_path):
+def test_predictions_without_a_column_are_refused(tmp_path):
     (tmp_path / "val").mkdir()
-    damaged_file(tmp_path / "val" / FILE, {"nll": None})
+    file = damaged_file(tmp_path / "val" / FILE, {"nll": None})
     with pytest.raises(InputError, match="has no column `nll`; delete it"):
-        read_or_compute_block_stats(tmp_path, "val")
+        read_predictions(file)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
@@ -105,7 +111,7 @@ def test_a_file_without_a_seed_in_its_name_is_refused(tmp_path):
     (tmp_path / "val").mkdir()
     damaged_file(tmp_path / "val" / "digits.seedx.predictions.parquet", {})
     with pytest.raises(InputError, match="not readable as predictions"):
-        read_or_compute_block_stats(tmp_path, "val")
+        dataset_and_seed(tmp_path / "val" / "digits.seedx.predictions.parquet")
 
 
 # --- files of other programs that are damaged --------------------------------------------------------------

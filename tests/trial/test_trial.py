@@ -12,6 +12,7 @@ from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.core.metrics import score
 from fpp_sweep.core.prompt import from_bytes
+from fpp_sweep.records.measurements import read_block_stats
 from fpp_sweep.records.records import SplitResult, measured_value
 from fpp_sweep.search.job import TrialStopped
 from fpp_sweep.spec import plugins
@@ -21,7 +22,7 @@ from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, views_for
 from fpp_sweep.statistics.block_stats import metric_value
 from fpp_sweep.trial.adapting import evaluate, make_adapter
-from fpp_sweep.trial.artifacts import read_or_compute_block_stats, write_artifacts
+from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.plan import ImageRange, Plan
 from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult, pack_predictions
@@ -396,7 +397,7 @@ def test_artifacts_contain_the_trials_results(small, tmp_path):
         + [f"val/{stem}.predictions.parquet" for stem in stems]
         + ["val/reliability.json", "val/reliability.png", "val/block_stats.npz"]
     )
-    block_stats = read_or_compute_block_stats(folder, "val")
+    block_stats = read_block_stats(folder, "val")
     assert list(block_stats) == [(part.dataset.name, part.seed) for part in parts]
     for part in parts:
         assert metric_value("ece", block_stats[part.dataset.name, part.seed]) == score(part.predictions)["ece"]
