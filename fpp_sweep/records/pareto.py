@@ -24,14 +24,15 @@ def front(points: Sequence[Values], goals: Sequence[Goal]) -> list[int]:
     >>> front([(70.0, 4.0), (71.0, 5.0), (69.0, 4.5), (70.0, 4.0)], ["max", "min"])
     [0, 1, 3]
     """
-    if not points:
-        return []
-    from fpp_sweep.statistics.front_support import is_dominated  # loads NumPy, which --help does without
-
     # rounding errors must not decide which of two points is better
-    gains = [[-without_rounding_error(value) for value in _minimize(point, goals)] for point in points]
-    is_beaten = is_dominated(list(zip(*gains, strict=True))).tolist()
-    return [index for index in range(len(points)) if not is_beaten[index]]
+    minimized = [tuple(without_rounding_error(value) for value in _minimize(point, goals)) for point in points]
+    members: list[int] = []
+    for index in sorted(range(len(points)), key=minimized.__getitem__):
+        _, y, z = point = minimized[index]
+        rivals = [minimized[member] for member in members]  # no point that follows is better in the first coordinate
+        if not any(rival[1] <= y and rival[2] <= z and rival != point for rival in rivals):
+            members.append(index)
+    return sorted(members)
 
 
 def layers(points: Sequence[Values], goals: Sequence[Goal]) -> list[list[int]]:

@@ -77,9 +77,8 @@ def resampled_points(
     return np.stack(rows)
 
 
-def is_dominated(points: Numbers | Sequence[Sequence[float]]) -> NDArray[np.bool_]:
+def is_dominated(points: Numbers) -> NDArray[np.bool_]:
     """Return (trials,) from (metrics, trials): True if another trial is as good in every metric and better in one."""
-    points = np.asarray(points)
     _, trials = points.shape
     no_worse = np.ones((trials, trials), np.bool_)  # row: at least as good as the column in every metric
     for values in points:

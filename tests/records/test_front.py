@@ -8,7 +8,7 @@ import yaml
 
 from fpp_sweep.records.front import front_of, orders_remark, staircase
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.records.texts import format_metric, format_setting, values_by_setting
+from fpp_sweep.records.texts import values_by_setting
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
@@ -53,12 +53,6 @@ def test_the_front_has_the_undominated_trials_by_descending_accuracy(tmp_path):
     assert [row["name"] for row in rows(folder)] == ["trial-0001", "trial-0000", "trial-0003"]
 
 
-@pytest.mark.parametrize("metric", ["nll", "nll/dtd", "sce/dtd", "brier/my own", "aurc/dtd"])
-def test_metrics_of_small_values_have_four_decimals_also_for_one_dataset(metric):
-    assert format_metric(metric, 0.51239) == "0.5124"
-    assert format_metric(metric.replace(metric.partition("/")[0], "ece"), 0.51239) == "0.51"
-
-
 @pytest.mark.parametrize(
     "best",
     [
@@ -94,15 +88,6 @@ def test_without_a_reference_there_is_no_hypervolume():
     assert not front_of(sweep_info(reference=None), [trial(0)]).hypervolume
 
 
-def test_rows_have_every_split_and_the_searched_settings(tmp_path):
-    _, folder = write_and_read_front(
-        tmp_path, [trial(0, 70, 5, test=True, params={"fpp.gamma2": 3.0}), baseline(TPT, 68, 9)]
-    )
-    member, beside = rows(folder)
-    assert (member["accuracy (val)"], member["accuracy (test)"], member["fpp.gamma2"]) == ("70.0", "69.3", "3.0")
-    assert (beside["kind"], beside["fpp.gamma2"]) == ("baseline", "")
-
-
 def test_an_objective_may_concern_one_dataset(tmp_path):
     information = sweep_info((Objective(metric="ece/textures", goal="min"),), reference=[20.0])
     records = [trial(0, values=[5.0]), trial(1, ece=4.0, values=[4.0])]
@@ -124,32 +109,12 @@ def test_configs_are_settings_that_can_be_run_again(tmp_path):
     assert best == front.members[0].config
 
 
-def test_configs_of_former_members_are_deleted(tmp_path):
-    folder = write_sweep(tmp_path, sweep_info(), [trial(0, 70, 5)])
-    write_report(folder, pages=False)
-    assert (folder.report / "best/trial-0000.yaml").is_file()
-    folder.write_trial(trial(1, 71, 4))
-    write_report(folder, pages=False)
-    assert {path.name for path in (folder.report / "best").glob("[!.]*")} == {
-        "trial-0001.yaml",
-        "knee.yaml",
-        "best-accuracy.yaml",
-        "best-ece.yaml",
-    }
-
-
 def test_a_config_survives_hostile_texts(tmp_path):
     prompt = f"{HOSTILE}\nconfig: owned # \x1b[2J: '"
     _, folder = write_and_read_front(
         tmp_path, [trial(0, params={"prompt": prompt})], sweep_info(model="a\nconfig: owned")
     )
     assert yaml.safe_load((folder / "best/trial-0000.yaml").read_text())["config"]["prompt"] == prompt
-
-
-def test_a_sweep_without_results_has_empty_tables(tmp_path):
-    front, folder = write_and_read_front(tmp_path, [])
-    assert front.members == ()
-    assert rows(folder) == []
 
 
 def test_the_cheap_form_writes_tables_and_configs_only(tmp_path):
@@ -166,10 +131,6 @@ def test_the_staircase_is_the_edge_of_the_dominated_region():
 def test_each_setting_has_a_value_or_none_for_every_record():
     records = [trial(0, params={"method": "tpt"}), trial(1, params={"method": "ctpt", "fpp.gamma2": 3.0})]
     assert values_by_setting(records) == {"method": ["tpt", "ctpt"], "fpp.gamma2": [None, 3.0]}
-
-
-def test_a_setting_that_is_missing_or_a_truth_value_is_shown_in_lower_case():
-    assert [format_setting(value) for value in (None, True, "A b", 0.25)] == ["none", "true", "A b", "0.25"]
 
 
 def test_an_imported_baseline_does_not_move_the_knee():

@@ -57,14 +57,6 @@ def test_a_record_of_one_seed_is_certain_if_the_seed_draws_nothing(settings, exp
     assert not is_deterministic(replace(record, config={"method": "import"}, origin="imported"), [0])
 
 
-def test_a_file_is_read_again_once_its_folder_has_changed(tmp_path):
-    for accuracy in (0.7, 0.5):
-        folder = write_measured_sweep(tmp_path / "sweep", World(200, seed=1), {"trial-0002": (accuracy, 0.1)})
-        samples = measure(folder, folder.trials(), "val", ["accuracy"]).samples
-        measured = samples.metric("trial-0002", "accuracy")
-        assert abs(measured.value - folder.trial("trial-0002").values[0]) < 1e-6
-
-
 def test_statistics_after_a_map_are_of_the_same_datasets_and_seeds(tmp_path):
     folder = write_measured_sweep(tmp_path / "sweep", World(80), {"trial-0002": (0.7, 0.1)}, seeds=(0, 1))
     table = dict(read_block_stats(folder.artifacts("trial-0002"), "val"))
@@ -80,15 +72,6 @@ def test_statistics_after_a_map_are_of_the_same_datasets_and_seeds(tmp_path):
         "trial-0002: block statistics of split val are ignored: block_stats@isotonic.npz is of other images than "
         "block_stats.npz"
     ]
-
-
-def test_a_damaged_file_is_ignored_with_a_note(tmp_path):
-    folder = write_measured_sweep(tmp_path / "sweep", World(80), {"trial-0002": (0.7, 0.1), "trial-0003": (0.6, 0.1)})
-    (folder.artifacts("trial-0002") / "val" / block_stats_file("")).write_bytes(b"PK")
-    measured = measure(folder, folder.trials(), "val", ["accuracy"])
-    assert set(measured.samples.records) == {"trial-0003"}
-    (note,) = measured.notes
-    assert note.startswith("trial-0002: block statistics of split val are ignored: not a file of block statistics")
 
 
 @pytest.mark.parametrize("damage", ["another image", "no dataset"])
