@@ -426,19 +426,17 @@ def test_a_sweep_that_only_evaluates_recommends_nothing(tmp_path):
     assert (answer.recommended, answer.finalists, dict(answer.differences)) == (None, (), {})
 
 
-@pytest.mark.parametrize("damage", ["cut", "swapped", "missing"])
-def test_damaged_or_swapped_block_statistics_are_ignored_and_reported(tmp_path, damage):
+@pytest.mark.parametrize("damage", ["cut", "missing"])
+def test_damaged_block_statistics_are_ignored_and_reported(tmp_path, damage):
     folder = write_sweep_of(tmp_path, BETTER)
     file = folder.artifacts("trial-0003") / "test" / "block_stats.npz"
     if damage == "cut":
         file.write_bytes(file.read_bytes()[:100])
-    elif damage == "swapped":
-        file.write_bytes((folder.artifacts("trial-0002") / "test" / "block_stats.npz").read_bytes())
     else:
         file.unlink()
     statistics = read_statistics(folder)
     assert statistics.answer.finalists == ("trial-0002",)
-    if damage != "missing":
+    if damage == "cut":
         (line,) = statistics.notes
         assert line.startswith("trial-0003: block statistics of split test are ignored: ")
 

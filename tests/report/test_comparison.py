@@ -365,14 +365,6 @@ def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys
 # --- refused comparisons ------------------------------------------------------------------------------
 
 
-def test_block_statistics_of_another_record_are_refused(sweeps):
-    far = sweeps["far"]
-    of_another = far.artifacts("trial-0002") / "test" / BLOCK_STATS_FILE
-    shutil.copy(of_another, far.artifacts("trial-0003") / "test" / BLOCK_STATS_FILE)
-    with pytest.raises(InputError, match=r"^trial-0003: block statistics of split test: they are of another record: "):
-        compare_trials(far, ["trial-0003", TPT])
-
-
 def test_a_record_that_lacks_a_seed_of_a_dataset_is_refused_by_its_name(tmp_path):
     folder = write_measured_sweep(tmp_path / "two", World(200), FAR_APART, seeds=(0, 1))
     table = dict(read_block_stats(folder.artifacts("trial-0003"), "val"))
