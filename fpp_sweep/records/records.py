@@ -303,7 +303,7 @@ class SweepInfo:
     search_split: Annotated[str, BeforeValidator(_check_split)]
     reference: Sequence[Number] | None = None  # hypervolume's corner, in the order of the objectives
     tracking_uri: str = ""
-    spent: Number = 0.0  # seconds that drivers have worked on it; a running driver records them every minute
+    spent: Number = 0.0  # seconds that drivers have worked on it; a running driver records them when a trial ends
     finished: Time | None = None
 
     # its start, and the code that started it

@@ -118,13 +118,16 @@ class FinalJobs:
     Without a final stage, the front members take the role of the finalists and go to the test split directly.
     """
 
-    def __init__(self, space: Space, folder: SweepFolder, *, has_final_stage: bool) -> None:
+    def __init__(self, space: Space, folder: SweepFolder) -> None:
         self._space = space
         self._folder = folder
-        self._has_final_stage = has_final_stage
         self._begun: set[Job] = set()
         self._finalists: list[TrialRecord] | None = None  # None until they are chosen
         self._champions: list[TrialRecord] | None = None  # None until they are chosen
+
+    @property
+    def _has_final_stage(self) -> bool:
+        return bool(later_seeds(self._space.search, self._space.work).final)
 
     def next(self, records: Mapping[str, TrialRecord], running: Sequence[Job]) -> Job | None:
         """Return the next job; None if no job can begin now. The end of a running job may make the next one possible.

@@ -52,7 +52,6 @@ from fpp_sweep.trial.plan import Plan
 from fpp_sweep.workers.status import StatusPoller
 
 START_SECONDS = 5.0  # time within which Tune's process for a new trial has started
-RECORD_SECONDS = 60.0  # time between two records of the time spent; a killed driver loses at most as much
 MAX_IMPOSSIBLE = 100  # trials in a row whose settings exclude each other: the space may have no others
 
 
@@ -120,7 +119,6 @@ class SweepSearcher(Searcher):
         record: SweepRecord,
         *,
         plan: Plan,
-        has_final_stage: bool = False,
         poller: StatusPoller,
         gpus_per_worker: float,
         listeners: Sequence[ChangeListener] = (),
@@ -136,7 +134,6 @@ class SweepSearcher(Searcher):
         self._plan = plan
         self._poller = poller
         self._began = time.monotonic() - record.info.spent  # earlier drivers' time counts, too
-        self._last_recorded = time.monotonic()  # when the time spent was last recorded
         self._gpus = gpus_per_worker
         self._listeners = listeners
         self._running: dict[str, RunningJob] = {}  # by the id of Tune's trial
@@ -145,7 +142,7 @@ class SweepSearcher(Searcher):
         self._lost_processes: Counter[Job] = Counter()
         self._retries: list[Job] = []
         self._baselines_to_run: list[str] = []
-        self._final_jobs = FinalJobs(space, self._folder, has_final_stage=has_final_stage)
+        self._final_jobs = FinalJobs(space, self._folder)
         self._failures_in_a_row = 0
         self._impossible_in_a_row = 0  # trials whose settings exclude each other
         self._begin_study(run_failed_again=True)
@@ -239,13 +236,6 @@ class SweepSearcher(Searcher):
         self.why_stopped = None
         self._begin_study()
 
-    def _record_spent(self) -> None:
-        """Record the time that all drivers have spent, from time to time: a driver that is killed cannot record it."""
-        now = time.monotonic()
-        if now - self._last_recorded >= RECORD_SECONDS:
-            self._record.update(spent=now - self._began)
-            self._last_recorded = now
-
     # ------------------------------------------------------------ calls of Tune
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
@@ -254,7 +244,6 @@ class SweepSearcher(Searcher):
     @aborting_tune()
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
         self._read_commands()
-        self._record_spent()
         if len(self._running) >= self._max_running() or self._must_wait_for_start():
             return None
         job = None
@@ -310,7 +299,8 @@ class SweepSearcher(Searcher):
         self._end(record, split)
 
     def _end(self, record: TrialRecord, split: str) -> None:
-        """Tell the study and the listeners that a trial has ended on a split."""
+        """Tell the study and the listeners that a trial has ended on a split, and record the time that is spent."""
+        self._record.update(spent=time.monotonic() - self._began)  # a driver that is killed cannot record it
         if split == self.search.split:
             if record.kind == "trial":
                 self.study.tell(record)

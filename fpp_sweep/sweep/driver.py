@@ -78,7 +78,6 @@ class SweepDriver:
             context.space,
             self.record,
             plan=context.plan,
-            has_final_stage=bool(context.later_plans),
             poller=self.poller,
             gpus_per_worker=self.workers.gpus_per_worker,
             listeners=(self.reporter, self.recorder, self.display),

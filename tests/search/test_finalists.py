@@ -152,7 +152,7 @@ def test_of_trials_with_equal_settings_one_runs_after_the_search(searched_folder
         repeated = replace(searched_folder.trial("trial-0002"), name=f"trial-{number:04d}", number=number)
         searched_folder.write_trial(repeated)
         shutil.copytree(searched_folder.artifacts("trial-0002"), searched_folder.artifacts(repeated.name))
-    jobs = Jobs(searched_folder, *overrides, has_final_stage=not overrides).run_all()
+    jobs = Jobs(searched_folder, *overrides).run_all()
     names = [name for name, split in jobs if split == "test" and name.startswith("trial")]
     assert names == ["trial-0002"]
 
@@ -233,10 +233,10 @@ def test_a_finalist_whose_seeds_collapse_is_no_champion(tmp_path):
 class Jobs:
     """The jobs of a sweep, run one by one."""
 
-    def __init__(self, folder, *overrides, has_final_stage=True):
+    def __init__(self, folder, *overrides):
         self.folder = folder
         self.space = parse_space(SPACE, "space.yaml", overrides)
-        self.jobs = FinalJobs(self.space, folder, has_final_stage=has_final_stage)
+        self.jobs = FinalJobs(self.space, folder)
 
     def next(self, running=()):
         records = {record.name: record for record in self.folder.trials()}
@@ -323,7 +323,7 @@ def test_a_search_on_the_test_split_ends_with_the_final_stage(tmp_path):
     jobs = Jobs(folder, "search.split=test").run_all()
     names = [f"baseline-{TPT}", f"baseline-{ZERO_SHOT}", "trial-0002", "trial-0003"]
     assert sorted(jobs) == [(name, FINAL) for name in names]
-    assert Jobs(folder, "search.split=test", has_final_stage=False).run_all() == []
+    assert Jobs(folder, "search.split=test", "search.finalists={seeds: 1}").run_all() == []
 
 
 def test_a_raised_budget_starts_the_choice_of_finalists_again(searched_folder):

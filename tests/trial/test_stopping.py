@@ -20,7 +20,7 @@ from tests.kit.workers import Gate, executing, plan_of
 SPACE = named("""
 base: {method: tpt, prompt: a photo of a, views.count: 2}
 params: {adapt.lr: {low: 0.001, high: 0.1, log: true}}
-search: {trials: 2, concurrency: 1, sampler: random}
+search: {trials: 2, concurrency: 1, sampler: random, finalists: {seeds: 1}}
 work: {datasets: [digits], baselines: []}
 """)
 
