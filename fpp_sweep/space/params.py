@@ -145,16 +145,6 @@ class Param:
         return range_kind(self.key)
 
     @property
-    def n_values(self) -> float:
-        """Number of values; infinite for a range of real numbers."""
-        if self.choices:
-            return len(self.choices)
-        if self.kind == "float":
-            return math.inf
-        low, high = self.bounds
-        return high - low + 1
-
-    @property
     def bounds(self) -> tuple[float | int, float | int]:
         """Low and high of a range."""
         assert self.low is not None

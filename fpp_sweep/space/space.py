@@ -39,7 +39,6 @@ from fpp_sweep.space.work import EMBEDDED_GATE, Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import METHOD_AND_START, PRESETS, TrialConfig, preset, relevant
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.released import baseline_configs, preset_for, published_points
 from fpp_sweep.spec.validation import at_key, checked, known_name, part, require, set_field
 
@@ -304,9 +303,6 @@ class Space:
             return EMBEDDED_GATE
         return self.search.gate or None
 
-    def _may_pretrain(self) -> bool:
-        return "fpp" in _values_of_trials("prompt", self.searched(), self.start())
-
     def searched(self) -> tuple[Param, ...]:
         """Return the parameters; for a grid of blocks, its keys with all their values."""
         if not self.grid:
@@ -383,18 +379,8 @@ class Space:
         return point if expressed == settings else None
 
     def notes(self) -> list[str]:
-        """Return lines on settings that have no effect, and on published points that the space does not hold."""
+        """Return lines on published points that the space does not hold."""
         lines = []
-        most_points = math.prod(param.n_values for param in self.params)
-        trials = self.search.trials
-        if self.search.sampler != "grid" and trials is not None and trials > most_points:
-            points = plural(int(most_points), "point")
-            lines.append(
-                f"search.trials is {trials}, and the space has at most {points}, so trials will repeat "
-                "settings, with the same values; lower it, or list all values as choices and set search.sampler=grid"
-            )
-        if self.search.gate and not self._may_pretrain():
-            lines.append("search.gate has no effect: no trial pretrains its prompt (prompt=fpp)")
         for published in self._published():
             if published.problems:
                 lines.append(f"the {published.origin}'s settings are not tried: {'; '.join(published.problems)}")

@@ -214,26 +214,6 @@ def test_a_partial_point_does_not_replace_a_point_of_a_grid():
     assert values == [("tpt", 0.15), ("tpt", 15.0), ("otpt", 0.15), ("otpt", 15.0)]
 
 
-@pytest.mark.parametrize(
-    ("params", "trials", "points"),
-    [
-        ("method: [tpt, otpt], fpp.draws: {low: 1, high: 3}", 7, 6),
-        ("method: [tpt, otpt], fpp.draws: {low: 1, high: 3}", 6, None),
-        ("fpp.gamma1: {low: 0, high: 1}", 1000, None),
-        ("method: [tpt]", 2, 1),
-    ],
-)
-def test_more_trials_than_the_space_has_points_are_noted(params, trials, points):
-    search = f"search: {{trials: {trials}, include_published: false, sampler: random}}"
-    notes = read_space(f"params: {{{params}}}\n{search}").notes()
-    if points is None:
-        assert notes == []
-    else:
-        (note,) = notes
-        unit = "point" if points == 1 else "points"
-        assert note.startswith(f"search.trials is {trials}, and the space has at most {points} {unit}, so trials will")
-
-
 def test_a_published_point_outside_the_space_is_reported_and_not_tried():
     space = read_space("params: {fpp.gamma2: {low: 1, high: 20}, fpp.start: [random]}")
     assert [origin for origin, _ in space.first_points()] == ["code"]
