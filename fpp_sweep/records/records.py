@@ -324,7 +324,6 @@ class SweepInfo:
     embedding_scale: Number | None = None
     device: str = ""
     digests: Texts = field(default_factory=dict)  # `dtd val` -> digest of its classes, samples and views
-    image_digests: Texts = field(default_factory=dict)  # `dtd val` -> digest of its image files' sizes and times
     prompts: Texts = field(default_factory=dict)  # prompt file -> digest
     images_by_split: Mapping[Name, Count] = field(default_factory=dict)  # of a trial, times its seeds
 
@@ -408,7 +407,6 @@ class SweepInfo:
             "device": self.device,
             "datasets": _joined(self.datasets),
             "datasets_digest": _joined(self.digests.values()),
-            "images_digest": _joined(self.image_digests.values()),
             "prompts_digest": _joined_digests(self.prompts),
             "end_reason": self.end_reason,
             **{f"work_{name}": str(count) for name, count in asdict(self.work).items()},

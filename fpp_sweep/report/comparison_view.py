@@ -183,18 +183,14 @@ def _sweep_table(comparison: Comparison) -> Table:
 
 
 def _differing_inputs(first: LoadedSweep, sweep: LoadedSweep) -> list[str]:
-    """Return a note on datasets whose labels or files differ between two sweeps that limit them alike."""
+    """Return a note on datasets whose labels or views differ between two sweeps that limit them alike."""
     if first.info.work_settings.get("limit") != sweep.info.work_settings.get("limit"):
         return []
-    differing = []
-    pairs = ((sweep.info.digests, first.info.digests), (sweep.info.image_digests, first.info.image_digests))
-    for digests, first_digests in pairs:
-        shared = digests.keys() & first_digests.keys()
-        differing += [name for name in shared if digests[name] != first_digests[name]]
+    digests, first_digests = sweep.info.digests, first.info.digests
+    differing = [name for name in digests if digests[name] != first_digests.get(name, digests[name])]
     if not differing:
         return []
-    names = ", ".join(sorted(set(differing)))
-    return [f"{sweep.label}: labels, views or files of {names} differ from {first.label}'s; paired by names"]
+    return [f"{sweep.label}: labels or views of {', '.join(differing)} differ from {first.label}'s; paired by names"]
 
 
 def _differing_settings(sweeps: Sequence[LoadedSweep]) -> Table:

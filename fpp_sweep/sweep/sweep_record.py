@@ -58,7 +58,7 @@ class Start:
         info = with_inputs(recorded, model, datasets.values(), validation)
         images = {split: later_plans.get(split, plan).images(split) for split in (*plan.datasets, *later_plans)}
         info = replace(info, images_by_split=images)
-        for line in (*validation.notes, *self.space.notes(), *image_changes(recorded, info)):
+        for line in (*validation.notes, *self.space.notes()):
             note(line)
         if self.before is not None:
             drop_outdated_results(self.record.folder, self.before.space, self.space)
@@ -209,10 +209,9 @@ def with_inputs(
 
     Raise InputError if the sweep is resumed and one of them has changed.
     """
-    digests, image_digests = dict(info.digests), dict(info.image_digests)
+    digests = dict(info.digests)
     for dataset in datasets:
-        name = f"{dataset.name} {dataset.split}"
-        digests[name], image_digests[name] = dataset.digest, dataset.images
+        digests[f"{dataset.name} {dataset.split}"] = dataset.digest
     opened = replace(
         info,
         state="running",
@@ -221,7 +220,6 @@ def with_inputs(
         embedding_scale=model.embedding_scale,
         device=model.device,
         digests=digests,
-        image_digests=image_digests,
         prompts=dict(sorted({**info.prompts, **validation.prompts}.items())),
     )
     if info.model:  # an earlier driver has opened them
@@ -242,17 +240,6 @@ def _require_unchanged(before: SweepInfo, now: SweepInfo) -> None:
     else:
         return
     raise InputError(f"{before.name} cannot be resumed: {problem} than when it began; begin a new sweep instead")
-
-
-def image_changes(before: SweepInfo, now: SweepInfo) -> list[str]:
-    """Return a note that names the datasets whose image files have another size or time than when the sweep began."""
-    changed_splits = _changed_names(before.image_digests, now.image_digests)
-    if not before.model or not changed_splits:
-        return []
-    return [
-        f"image files have changed (size or time) since the sweep began ({', '.join(changed_splits)}); further trials "
-        "use the changed files"
-    ]
 
 
 def _changed_names(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
