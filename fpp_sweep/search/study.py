@@ -228,14 +228,6 @@ def _distributions(space: Space, settings: Mapping[str, Any]) -> dict[str, BaseD
     return trial.distributions
 
 
-def random_trials(seed: int) -> Iterator[BaseTrial]:
-    """Yield trials that draw settings at random, for a dry run."""
-    optuna.logging.set_verbosity(logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
-    while True:
-        yield study.ask()
-
-
 def suggest(trial: BaseTrial, param: Param) -> Any:
     """Return a parameter's value: the one that is fixed for the trial, or a sample of its distribution."""
     if param.kind == "choice":

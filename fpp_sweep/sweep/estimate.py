@@ -21,10 +21,8 @@ from fpp_sweep.core.images.features import images_per_batch
 from fpp_sweep.records.records import FINAL, baseline_name, trial_name
 from fpp_sweep.records.state import REFERENCES
 from fpp_sweep.records.texts import setting_text
-from fpp_sweep.search.study import random_trials, suggest
-from fpp_sweep.space.params import Param
-from fpp_sweep.space.space import QueuedPoint, Space
-from fpp_sweep.space.work import Work
+from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, relevant
 from fpp_sweep.spec.errors import InputError
@@ -95,33 +93,16 @@ class ExpectedSweep:
 def expected_configs(space: Space) -> dict[str, TrialConfig]:
     """Return baselines and trials by name; random values stand for the sampler's."""
     configs = {baseline_name(name): config for name, config in space.baselines().items()}
-    queue = space.queue()
-    searched = space.searched()
-    trials = random_trials(space.search.seed)
-    total = space.search.trials or len(queue)
+    total = space.search.trials or len(space.queue())
     if space.search.sampler == "grid":
-        total = min(total, len(queue))
+        total = min(total, len(space.queue()))
+    else:
+        space = replace(space, search=replace(space.search, sampler="random"))
+    study = SweepStudy(space)
     for number in range(total):
-        point = QueuedPoint("sampled", {})
-        if number < len(queue):
-            point = queue[number]
-        values = point.values
-        if point.is_partial(searched):
-            values = sample_point(searched, next(trials), values)
         with suppress(InputError):  # settings that exclude each other: the trial fails before its first task
-            configs[trial_name(number)] = space.resolve(values)
+            configs[trial_name(number)] = space.resolve(study.ask().settings)
     return configs
-
-
-def sample_point(params: Iterable[Param], trial: Any, fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a point of the space with the fixed values; the trial draws the values of other parameters."""
-    point: dict[str, Any] = {}
-    for param in params:
-        if param.key in fixed:
-            point[param.key] = fixed[param.key]
-        elif param.exists(point):
-            point[param.key] = suggest(trial, param)
-    return point
 
 
 def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[str]:
@@ -199,7 +180,7 @@ def dry_run(spaces: Sequence[Space]) -> str:
         datasets = _datasets_of(sweeps)
         speeds = measure(worker, spaces[0].start(), list(datasets.values()))
     keys = TaskKeys(worker.model_info(), datasets)
-    workers = spaces[0].work.workers or _workers_that_fit(spaces[0].work)
+    workers = spaces[0].work.workers or _workers_that_fit(spaces[0])
     lines: list[str] = []
     for sweep in sweeps:
         lines += config_lines(sweep.space, sweep.configs)
@@ -210,21 +191,22 @@ def dry_run(spaces: Sequence[Space]) -> str:
 def _open_worker(space: Space, cache: str) -> Worker:
     """Open a worker whose cache has no features, so that the time for computing them is measured, not for reading."""
     gpus, machine_share = 0.0, 1.0
-    if _uses_gpus(space.work):
+    if _uses_gpus(space):
         gpus = space.work.gpus_per_worker or 1.0
         machine_share = min(1.0, gpus / torch.cuda.device_count())
     return Worker(replace(worker_spec(space, gpus), cache=cache, machine_share=machine_share))
 
 
-def _uses_gpus(work: Work) -> bool:
-    return torch.cuda.is_available() and work.gpus_per_worker != 0
+def _uses_gpus(space: Space) -> bool:
+    return torch.cuda.is_available() and space.work.gpus_per_worker != 0
 
 
-def _workers_that_fit(work: Work) -> int:
+def _workers_that_fit(space: Space) -> int:
     """Return how many workers this machine holds."""
+    work = space.work
     machine = {"CPU": float(cores())}
     gpus = 0.0
-    if _uses_gpus(work):
+    if _uses_gpus(space):
         machine["GPU"] = float(torch.cuda.device_count())
         gpus = work.gpus_per_worker or 1.0
     needs = WorkerNeeds(workers=None, cpus=work.cpus_per_worker, gpus=gpus, env={})
