@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metrics_shown, splits_of, values_on
-from fpp_sweep.records.measurements import measure, resampled_metrics
+from fpp_sweep.records.measurements import measure, resampled_metrics, skipped_notes
 from fpp_sweep.records.recommendation import Answer, answer_of, is_in_percent, names_of, words_for
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.records.texts import setting_text
-from fpp_sweep.records.trial_files import skipped_notes
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.messages import command_line

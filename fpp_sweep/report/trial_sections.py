@@ -9,6 +9,7 @@ import numpy as np
 from fpp_sweep.core.metrics import BINS
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, metrics_shown
+from fpp_sweep.records.measurements import read_reliability
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.records.texts import (
     format_metric,
@@ -18,7 +19,6 @@ from fpp_sweep.records.texts import (
     metric_format,
     setting_text,
 )
-from fpp_sweep.records.trial_files import read_reliability
 from fpp_sweep.report.html import render
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.space.yamlfile import config_text

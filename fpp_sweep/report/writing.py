@@ -11,11 +11,10 @@ from typing import Any
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metric_of, metrics_shown, splits_of
-from fpp_sweep.records.measurements import measure
+from fpp_sweep.records.measurements import measure, read_skipped
 from fpp_sweep.records.recommendation import Answer
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.records.texts import format_result, format_setting, values_by_setting
-from fpp_sweep.records.trial_files import read_skipped
 from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.document import Section, blocks_to_markdown, paragraphs
 from fpp_sweep.report.front_table import front_heading, front_table

@@ -11,10 +11,10 @@ from pathlib import Path
 from fpp_sweep.cli import sweeps_below, terminal_width
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, orders_remark, values_of
+from fpp_sweep.records.measurements import skipped_lines
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, mean_of_shared
 from fpp_sweep.records.state import state_text, time_since_change
 from fpp_sweep.records.texts import format_metric, format_time, format_values, released_notes, setting_text
-from fpp_sweep.records.trial_files import skipped_lines
 from fpp_sweep.report.formatting import output_width
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.report.table import Table, to_text

@@ -26,8 +26,7 @@ import pyarrow
 from pyarrow import parquet
 
 from fpp_sweep.core.metrics import Predictions
-from fpp_sweep.records.measurements import block_stats_file
-from fpp_sweep.records.trial_files import SkippedImage, write_reliability, write_skipped
+from fpp_sweep.records.measurements import SkippedImage, block_stats_file, write_reliability, write_skipped
 from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import files_in, open_own, write_json, written_whole
 from fpp_sweep.spec.specs import DatasetSeed

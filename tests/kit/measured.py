@@ -7,8 +7,7 @@ import numpy as np
 from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.measurements import BLOCK_STATS_FILE
-from fpp_sweep.records.trial_files import write_reliability
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE, write_reliability
 from fpp_sweep.space.work import DEFAULT_FLOOR
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.trial_files import RELIABILITY, diagram_of, read_reliability, write_reliability
+from fpp_sweep.records.measurements import RELIABILITY, diagram_of, read_reliability, write_reliability
 from tests.kit.measured import block_stats
 
 CORRECT = np.array([True, False, True])

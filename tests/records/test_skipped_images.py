@@ -6,7 +6,7 @@ import pytest
 
 from fpp_sweep import show
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.trial_files import SKIPPED, read_skipped, skipped_lines, write_skipped
+from fpp_sweep.records.measurements import SKIPPED, read_skipped, skipped_lines, write_skipped
 from fpp_sweep.report.writing import write_report, write_results
 from fpp_sweep.sweep.summary import summary_lines
 from tests.kit.records import build_sweep

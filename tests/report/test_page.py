@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.records.trial_files import write_reliability
+from fpp_sweep.records.measurements import write_reliability
 from fpp_sweep.report.html import plotly_script
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.statistics.block_stats import BlockStats
