@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, SkipValidation
 
@@ -194,7 +194,7 @@ def _params(values: Any) -> Any:
         with at_key(key):
             if isinstance(description, list):
                 with at_key("", without="choices"):
-                    params.append(Param(key=key, **{"choices": description}))
+                    params.append(Param(key=key, choices=cast(Any, description)))
             else:
                 require_keys(description, PARAM_KEYS)
                 params.append(Param(key=key, **description))

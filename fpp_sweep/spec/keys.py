@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ ENGINE = 3  # raise this when the same task gives other bits
 VIEWS = 3  # raise this when the same names give other pixels
 FEATURES = "fpp_sweep features 3"  # the format of cached features
 ENGINE_NAME = f"{ENGINE}.{VIEWS}"  # a sweep's results are of one engine, so that they can be compared
-MAX_KEPT = 4096  # digests that are kept, and configs whose columns are kept as texts
+MAX_KEPT = 4096  # configs whose columns are kept as texts
 
 Kind = Literal["pretrain", "evaluate", "adapter"]
 
@@ -87,14 +87,6 @@ def _precision_of(task: Task) -> str:
     return adaptation_precision(precision)
 
 
-def _shared_parts(kind: Kind, task: Task) -> tuple[Any, ...]:
-    """Return the parts of a task that are equal in all shards of its dataset, with any optional columns."""
-    parts: tuple[Any, ...] = (kind, task.config, task.dataset, task.seed, task.prompt_seed)
-    if isinstance(task, EvalTask):
-        return (*parts, task.split)
-    return (*parts, task.gate)
-
-
 @lru_cache(MAX_KEPT)
 def _text_of_columns(config: TrialConfig, columns: tuple[str, ...]) -> str:
     """Return a text for optional columns, with the settings that they depend on."""
@@ -112,7 +104,7 @@ class TaskKeys:
     model: ModelInfo
     datasets: Mapping[tuple[str, str], DatasetInfo]  # by name and split
     prompts: Mapping[str, str] = field(default_factory=dict)  # digests of files of prompts and templates
-    # a cache: digests by the parts of a task that are equal in all shards of its dataset (`_shared_parts`)
+    # digests that all shards of a dataset share, which are computed once
     _shared_digests: dict[Any, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def of(self, task: Task) -> str:
@@ -141,14 +133,12 @@ class TaskKeys:
 
     def _shared_digest(self, kind: Kind, task: Task) -> str:
         """Return a digest of what decides a result apart from the cut into shards and optional columns."""
-        shared = _shared_parts(kind, task)
-        shared_digest = self._shared_digests.get(shared)
-        if shared_digest is None:
-            shared_digest = digest(kind, self._machine(task), self._deciding_parts(kind, task))
-            if len(self._shared_digests) >= MAX_KEPT:
-                self._shared_digests.clear()
-            self._shared_digests[shared] = shared_digest
-        return shared_digest
+        whole = task
+        if isinstance(task, EvalTask):
+            whole = replace(task, start=0, stop=0, columns=(), gate=None)
+        if (kind, whole) not in self._shared_digests:
+            self._shared_digests[kind, whole] = digest(kind, self._machine(task), self._deciding_parts(kind, task))
+        return self._shared_digests[kind, whole]
 
     def _deciding_parts(self, kind: Kind, task: Task) -> list[Any]:
         if isinstance(task, PretrainTask):
