@@ -7,6 +7,7 @@ python -m fpp_sweep.cache prune --older-than 30d --yes
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -17,11 +18,7 @@ from fpp_sweep.spec.files import default_cache, user_path
 from fpp_sweep.spec.messages import printable, readable_size
 
 SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-BYTES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-PRUNE = (
-    "Conditions add up: an entry is removed if it meets all of them. Finished "
-    "tasks are removed one by one, by their own age; a sweep keeps its own copies."
-)
+PRUNE = "Finished tasks are removed one by one, by their own age; a sweep keeps its own copies."
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -33,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.command == "list":
         print(cache_entries.entry_table(root, entries))
         return
-    selected = cache_entries.select_entries(entries, args.older_than, args.larger_than)
+    selected = cache_entries.unused_parts(entries, -math.inf if args.all else args.older_than)
     for entry in selected:
         print(f"{readable_size(entry.size):>9}  {printable(entry.folder)}")
     print(f"{len(selected)} to remove, {readable_size(sum(entry.size for entry in selected))}")
@@ -51,16 +48,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     prune = commands.add_parser(
         "prune", parents=[shared], help="remove entries; runs that read them continue", description=PRUNE
     )
-    prune.add_argument(
+    which = prune.add_mutually_exclusive_group(required=True)
+    which.add_argument(
         "--older-than", type=age_argument, metavar="AGE", help="not used for this long, such as 12h or 30d"
     )
-    prune.add_argument("--larger-than", type=size_argument, metavar="SIZE", help="such as 500MB or 2GB")
-    prune.add_argument("--all", action="store_true", help="every entry")
+    which.add_argument("--all", action="store_true", help="every entry")
     prune.add_argument("--yes", action="store_true", help="remove without asking; required without a terminal")
-    args = options.parse_args(argv)
-    if args.command == "prune" and not args.all and args.older_than is None and args.larger_than is None:
-        raise InputError("prune: nothing is selected; give --older-than, --larger-than or --all")
-    return args
+    return options.parse_args(argv)
 
 
 def is_agreed(yes: bool) -> bool:
@@ -82,18 +76,6 @@ def age_argument(text: str) -> float:
     if not match:
         raise argparse.ArgumentTypeError(f"invalid age {text!r}: use for example 90m, 12h, 30d or 2w")
     return float(match[1]) * SECONDS[match[2]]
-
-
-def size_argument(text: str) -> float:
-    """Return bytes.
-
-    >>> size_argument("1.5GB")
-    1500000000.0
-    """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)b?", text.lower())
-    if not match:
-        raise argparse.ArgumentTypeError(f"invalid size {text!r}: use for example 500MB or 2GB")
-    return float(match[1]) * BYTES[match[2]]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from fpp_sweep import compare, evaluate, show, steer
 from fpp_sweep.cli import overrides, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
-from fpp_sweep.report.repeat import repeat_command
+from fpp_sweep.report.progress import repeat_command
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.api import Options, sweep_folder

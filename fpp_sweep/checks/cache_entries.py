@@ -131,21 +131,15 @@ def entry_table(root: Path, entries: Sequence[CacheEntry]) -> str:
     return f"{to_text(table, terminal_width())}\n{printable(root)}: {len(entries)} entries, {readable_size(total)}"
 
 
-def select_entries(
-    entries: Iterable[CacheEntry], older_than: float | None, larger_than: float | None
-) -> list[CacheEntry]:
-    """Return the entries, or their parts, that meet all conditions: seconds without use, and bytes."""
+def unused_parts(entries: Iterable[CacheEntry], age: float) -> list[CacheEntry]:
+    """Return the entries, or their parts, that were not used for `age` seconds."""
     now = time.time()
-    selected = []
+    parts = []
     for entry in entries:
-        part: CacheEntry | None = entry
-        if older_than is not None:
-            part = entry.unused_part(older_than, now)
-        if part is None or (part.holds_tasks and not part.files):  # an entry of tasks stays when its files are removed
-            continue
-        if larger_than is None or part.size > larger_than:
-            selected.append(part)
-    return selected
+        part = entry.unused_part(age, now)
+        if part is not None:
+            parts.append(part)
+    return parts
 
 
 def remove_entries(entries: Iterable[CacheEntry]) -> None:

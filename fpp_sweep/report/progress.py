@@ -1,4 +1,4 @@
-"""Sentences on the course of a sweep: its state, what the trials cost, and how much is left."""
+"""Sentences on the course of a sweep: its state, costs and what is left; and commands that repeat its trials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import ENDED, SweepInfo, TrialRecord
 from fpp_sweep.records.state import is_abandoned, last_change, progress_of
 from fpp_sweep.records.texts import format_time, question_texts
-from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.messages import command_line, plural, runnable
 from fpp_sweep.spec.progress import duration
 
 
@@ -75,3 +75,30 @@ def _budget_sentences(info: SweepInfo) -> list[str]:
         return []
     ending = f"; ended: {info.end_reason}" if info.end_reason else ""
     return [f"Budget: {', '.join(limits)}{ending}."]
+
+
+# --- commands that evaluate trials again ---------------------------------------------------------------
+
+
+def repeat_command(folder: SweepFolder, info: SweepInfo, record: TrialRecord) -> str:
+    """Return the command that evaluates a trial again; results that are in the cache are not computed again."""
+    if record.is_imported:
+        words = [str(record.config.get("file")), "--as", record.label, "--into", str(folder.path)]
+        return runnable(command_line("import", words))
+    return runnable(command_line("evaluate", _words(folder, info, record.name)))
+
+
+def use_command(folder: SweepFolder, info: SweepInfo, name: str) -> str:
+    """Return the command that evaluates a trial on all images of the test split."""
+    assignments = ["search.split=test"]
+    if info.work_settings.get("limit") is not None:
+        assignments.append("work.limit=null")
+    return runnable(command_line("evaluate", [*_words(folder, info, name), "--set", *assignments]))
+
+
+def _words(folder: SweepFolder, info: SweepInfo, name: str) -> list[str]:
+    """Return the flags that name a trial and the plugins of its sweep, which no folder may load by itself."""
+    words = ["--trial", str(folder.path / name)]
+    if info.plugin_files:
+        words += ["--plugin", *info.plugin_files.values()]
+    return words

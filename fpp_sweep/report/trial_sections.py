@@ -20,7 +20,7 @@ from fpp_sweep.records.texts import (
     setting_text,
 )
 from fpp_sweep.report.html import render
-from fpp_sweep.report.repeat import repeat_command
+from fpp_sweep.report.progress import repeat_command
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant

@@ -16,7 +16,7 @@ from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, mean_
 from fpp_sweep.records.state import state_text, time_since_change
 from fpp_sweep.records.texts import format_metric, format_time, format_values, released_notes, setting_text
 from fpp_sweep.report.formatting import output_width
-from fpp_sweep.report.repeat import repeat_command
+from fpp_sweep.report.progress import repeat_command
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.space.work import NO_MAP

@@ -19,7 +19,7 @@ from fpp_sweep.report.answer_section import answer_sections, settings_table
 from fpp_sweep.report.document import Block, Section, blocks_to_text
 from fpp_sweep.report.formatting import labelled_lines, output_width, wrap_words
 from fpp_sweep.report.front_table import front_table
-from fpp_sweep.report.repeat import repeat_command, use_command
+from fpp_sweep.report.progress import repeat_command, use_command
 from fpp_sweep.report.writing import RESULTS as RESULTS_FILE
 from fpp_sweep.report.writing import write_results
 from fpp_sweep.spec.messages import command_line, plural, printable, runnable, runnable_record

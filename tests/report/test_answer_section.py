@@ -104,11 +104,3 @@ def test_a_finalist_without_a_test_has_a_dash_and_no_half_width(statistics):
     accuracy, ece = difference_table(replace(answer, differences=differences)).rows[:2]
     assert [cell.text for cell in ece.cells[2:]] == ["-", "", "-"]
     assert "-" not in [cell.text for cell in accuracy.cells[2:]]
-
-
-def test_finalists_without_a_searched_setting_have_no_table_of_settings(tmp_path):
-    folder = write_measured_sweep(tmp_path / "sweep", World(300), SIDES, ("val", "test"))
-    for name in ("trial-0002", "trial-0003"):
-        folder.write_trial(replace(folder.trial(name), params={}))
-    (section,) = answer_sections(statistics_of(folder, folder.info(), folder.trials()))
-    assert [type(block).__name__ for block in section.blocks] == ["Text", "Table"]

@@ -1,6 +1,5 @@
 """The figure of a front, drawn by matplotlib and by plotly from the same data."""
 
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -94,10 +93,3 @@ def test_trials_that_are_all_below_the_floor_are_shown():
     statistics = statistics_of_samples(information, front, {})
     (figure,) = front_figures(information, statistics)
     assert figure.frame is None
-
-
-def test_a_letter_that_the_font_lacks_gives_no_warning():
-    figure = StaticFigure(caption="", data=(), draw=lambda canvas: canvas.subplots().set_title("🙂"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        figure.to_bytes("png")

@@ -157,15 +157,6 @@ def test_the_table_by_dataset_has_the_intervals_of_single_datasets(far):
     assert table.rows[0].cells[1].interval == format_interval("accuracy", interval)
 
 
-def test_the_front_without_statistics_has_neither_support_nor_intervals():
-    info, records = sweep_info(), [trial(0), trial(1)]
-    front = front_of(info, records)
-    for statistics in (None, statistics_of_records(info, records)):
-        table = front_table(info, front, statistics)
-        assert "support" not in [column.heading for column in table.columns]
-        assert not any(row.has_interval for row in table.rows)
-
-
 @pytest.mark.parametrize(("origin", "remark"), [("sampled", ""), ("grid", ""), ("code", "code"), ("point", "point")])
 def test_the_origin_of_a_requested_trial_is_a_remark(origin, remark):
     record = trial(0, origin=origin)

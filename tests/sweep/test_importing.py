@@ -16,7 +16,7 @@ from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.report.repeat import repeat_command
+from fpp_sweep.report.progress import repeat_command
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo

@@ -8,7 +8,7 @@ import pytest
 from fpp_sweep.records.answer import statistics_of, statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL, IMPOSSIBLE, WorkTotals
-from fpp_sweep.report.repeat import repeat_command, use_command
+from fpp_sweep.report.progress import repeat_command, use_command
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec import plugins
