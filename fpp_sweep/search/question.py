@@ -48,8 +48,9 @@ FIXED = (
     "base.views.",
 )
 TAKEN_OVER = "taken over"  # an answer to a command
-# keys of `search` that a running driver may take over at any time: its plans do not depend on them
+# keys that a running driver may take over at any time, and those among them that its plans depend on
 TAKEN_AT_ONCE = ("question", "points", "search.")
+PLANNED = ("search.finalists", "search.gate")
 
 
 def asked_space(folder: SweepFolder, space: Space, plugins: Mapping[str, str]) -> tuple[Space, list[str]]:
@@ -167,11 +168,13 @@ def _assigned_values(words: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def is_taken_at_once(before: Space, after: Space) -> bool:
-    """Return True if a running driver may take a space over between two trials, with its plans and workers."""
-    if (before.search.finalists, before.gate()) != (after.search.finalists, after.gate()):
-        return False
-    return all(change.startswith(TAKEN_AT_ONCE) for change in space_changes(before.plain(), after.plain()))
+def require_taken_at_once(before: Space, after: Space) -> None:
+    """Raise InputError if a running driver cannot take a space over between two trials, with its plans and workers."""
+    for change in space_changes(before.plain(), after.plain()):
+        if change.startswith(PLANNED) or not change.startswith(TAKEN_AT_ONCE):
+            key, _, values = change.partition(": ")
+            remedy = "end it with Ctrl-C, then use `tune --resume NAME --set`"
+            raise InputError(f"a running sweep keeps it ({values}); {remedy}", key)
 
 
 # ------------------------------------------------------------ records as the answer to a question
