@@ -1,21 +1,12 @@
-"""Measurements in the files of trials: block statistics, skipped images, and reliability diagrams as numbers.
-
-The trial writes the numbers of a diagram once: a page shows the diagrams of all trials, and the block statistics that
-they follow from are a hundred times as large.
-"""
+"""Measurements in the files of trials: block statistics, and images that were skipped."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from fpp_sweep.core.metrics import BINS
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.spec import catalogue
@@ -23,15 +14,7 @@ from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import read_own, write_json
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.statistics.block_stats import (
-    BLOCKWISE_METRICS,
-    BlockStats,
-    StatsBySeed,
-    bin_sums,
-    datasets_of,
-    from_bytes,
-    seeds_of,
-)
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, seeds_of
 from fpp_sweep.statistics.bootstrap import NO_MAP, RecordSamples, SplitSamples, image_digests, sample_record
 from fpp_sweep.statistics.paired import SplitStatistics
 
@@ -186,25 +169,12 @@ def has_seeds_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], 
     return bool(seeds & seeds_of_search)
 
 
-# ------------------------------------------------------------ skipped images, reliability diagrams
+# ------------------------------------------------------------ skipped images
 
 SKIPPED = "skipped.json"  # beside the predictions of a split
-RELIABILITY = "reliability.json"
 MAX_BYTES = 2**25
-PERMILLE = 1000
-_BIN = r"1?\d \d+ \d+ \d+"
-_DIAGRAM = re.compile(f"({_BIN}(,{_BIN})*)?", re.ASCII)
-assert BINS == 20  # as in the pattern
 
 SkippedImage = dict[str, str | int]  # dataset, seed, image and reason
-
-
-def _read(folder: SweepFolder, trial: str, split: str, file: str) -> Any:
-    """Return the document of a file; None if the file is absent, damaged or outside the folder."""
-    try:
-        return json.loads(folder.read_artifact(trial, f"{split}/{file}", MAX_BYTES))
-    except (InputError, OSError, ValueError, RecursionError):
-        return None
 
 
 def write_skipped(folder: Path, images: Sequence[SkippedImage]) -> None:
@@ -219,10 +189,10 @@ def read_skipped(folder: SweepFolder, trial: str, split: str) -> list[SkippedIma
     """Return the images that a trial left out on a split; none if the file is absent or damaged."""
     images: list[SkippedImage] = []
     try:
-        for image in _read(folder, trial, split, SKIPPED) or []:
+        for image in json.loads(folder.read_artifact(trial, f"{split}/{SKIPPED}", MAX_BYTES)):
             skipped = {key: str(image[key]) for key in ("dataset", "image", "reason")}
             images.append({**skipped, "seed": int(image["seed"])})
-    except (ValueError, TypeError, KeyError):
+    except (InputError, OSError, ValueError, TypeError, KeyError, RecursionError):
         return []
     return images
 
@@ -256,42 +226,3 @@ def _reasons_by_dataset(images: Sequence[SkippedImage]) -> dict[str, dict[str, s
     for image in images:
         reasons.setdefault(str(image["dataset"]), {})[str(image["image"])] = str(image["reason"])
     return reasons
-
-
-def write_reliability(folder: Path, table: StatsBySeed) -> None:
-    """Write the diagram of each dataset, over all seeds."""
-    diagrams = {}
-    for dataset in datasets_of(table):
-        stats_of_seeds = []
-        for (name, _), stats in table.items():
-            if name == dataset:
-                stats_of_seeds.append(stats)
-        diagrams[dataset] = diagram_of(stats_of_seeds)
-    write_json(folder / RELIABILITY, diagrams)
-
-
-def diagram_of(stats_of_seeds: Sequence[BlockStats]) -> str:
-    """Return the diagram of one dataset, as text that report/trial_sections.py reads.
-
-    It has four numbers for each bin that has images: the bin's index, its images, the correct ones, and their mean
-    confidence in permille. One text takes a fifth of the time of a list of numbers to read, to check and to write.
-    """
-    bins = []
-    counts, hits, confidence_sums = np.sum([bin_sums(stats) for stats in stats_of_seeds], axis=0)
-    for index, count in enumerate(counts):
-        if count:
-            mean_permille = round(PERMILLE * confidence_sums[index] / count)
-            bins.append(f"{index} {count:.0f} {hits[index]:.0f} {mean_permille}")
-    return ",".join(bins)
-
-
-def read_reliability(folder: SweepFolder, trial: str, split: str) -> dict[str, str]:
-    """Return a trial's diagrams by dataset; none if the file is absent, damaged or outside the folder."""
-    document = _read(folder, trial, split, RELIABILITY)
-    if not isinstance(document, dict) or not all(_is_diagram(text) for text in document.values()):
-        return {}
-    return document
-
-
-def _is_diagram(text: object) -> bool:
-    return isinstance(text, str) and _DIAGRAM.fullmatch(text) is not None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from fpp_sweep.core.metrics import BINS
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, metrics_shown
-from fpp_sweep.records.measurements import read_reliability
+from fpp_sweep.records.measurements import read_block_stats
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.records.texts import (
     format_metric,
@@ -27,6 +28,7 @@ from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import duration
+from fpp_sweep.statistics.block_stats import bin_sums
 
 LOG_LINES = 5  # last lines of a trial's log
 IMAGES_HEIGHT = 12  # of the largest bar below a reliability diagram
@@ -46,7 +48,7 @@ def trial_sections(
             reason=format_setting(record.reason or ""),
             numbers={split: _numbers(result, info) for split, result in record.results.items()},
             diagram_split=diagram_split,
-            bins=_bins(read_reliability(folder, record.name, diagram_split)),
+            bins=_bins(folder, record, diagram_split),
             settings=_settings(record),
             repeat=repeat_command(folder, info, record),
             log=_last_log_lines(folder, record),
@@ -104,15 +106,13 @@ def _numbers(result: SplitResult, info: SweepInfo) -> list[list[str]]:
     return rows
 
 
-def _bins(diagrams: Mapping[str, str]) -> list[dict[str, float]]:
-    """Return the bars of a reliability diagram whose sides are 100, from those of all datasets."""
-    images, correct, confidences = np.zeros((3, BINS))
-    for diagram in filter(None, diagrams.values()):
-        for text in diagram.split(","):
-            index, count, n_correct, permille = map(int, text.split())
-            images[index] += count
-            correct[index] += n_correct
-            confidences[index] += count * permille / 1000
+def _bins(folder: SweepFolder, record: TrialRecord, split: str) -> list[dict[str, float]]:
+    """Return the bars of a reliability diagram whose sides are 100, over all datasets and seeds."""
+    sums = np.zeros((3, BINS))
+    with suppress(ValueError):  # a damaged file
+        for stats in (read_block_stats(folder.artifacts(record.name), split) or {}).values():
+            sums += bin_sums(stats)
+    images, correct, confidences = sums
     bars = []
     for index, count in enumerate(images.tolist()):
         if count:

@@ -6,8 +6,7 @@
     <split>/block_stats.npz                            what intervals and comparisons need, by block of images
     <split>/block_stats@<map>.npz                      the same after a post-hoc map
     <split>/posthoc.json                               the temperatures of post-hoc maps, if there are any
-    <split>/reliability.json                           reliability diagrams, over all seeds
-    <split>/reliability.png                            the same as a picture, of the first seed
+    <split>/reliability.png                            reliability diagrams of the first seed
     <split>/skipped.json                               images that were left out, if there were any
 
 matplotlib takes half a second to load, so it is imported when a trial writes its files.
@@ -26,7 +25,7 @@ import pyarrow
 from pyarrow import parquet
 
 from fpp_sweep.core.metrics import Predictions
-from fpp_sweep.records.measurements import SkippedImage, block_stats_file, write_reliability, write_skipped
+from fpp_sweep.records.measurements import SkippedImage, block_stats_file, write_skipped
 from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import files_in, open_own, write_json, written_whole
 from fpp_sweep.spec.specs import DatasetSeed
@@ -45,11 +44,9 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
 
     for result in results:
         _write_dataset_files(folder, result, split)
-    block_stats = _block_stats_by_map(results)
-    for posthoc, table in block_stats.items():
+    for posthoc, table in _block_stats_by_map(results).items():
         with written_whole(folder / split / block_stats_file(posthoc)) as partial:
             partial.write_bytes(to_bytes(table))
-    write_reliability(folder / split, block_stats[""])
     fits = []
     for result in results:
         fits += [asdict(fit) for fit in result.fits]

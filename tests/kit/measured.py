@@ -7,7 +7,7 @@ import numpy as np
 from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.measurements import BLOCK_STATS_FILE, write_reliability
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.space.work import DEFAULT_FLOOR
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import (
@@ -41,11 +41,10 @@ def block_stats(correct, confidence=0.9, *, dataset="dtd", ids=None, nll=1.0, br
 
 
 def write_block_stats(folder, name, split, table):
-    """Write a trial's artifacts: its block statistics by dataset and seed, and the reliability diagrams from them."""
+    """Write a trial's block statistics by dataset and seed."""
     path = folder.artifacts(name) / split / BLOCK_STATS_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(to_bytes(table))
-    write_reliability(path.parent, table)
 
 
 class World:

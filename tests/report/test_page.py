@@ -15,11 +15,10 @@ import pytest
 from PIL import Image
 
 from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.records.measurements import write_reliability
 from fpp_sweep.report.html import plotly_script
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.statistics.block_stats import BlockStats
-from tests.kit.measured import World, write_measured_sweep
+from tests.kit.measured import World, write_block_stats, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import (
     ACCURACY,
@@ -282,8 +281,7 @@ def test_a_section_begins_with_numbers_and_has_diagram_settings_command_log_and_
     (folder / "log.txt").write_text("\n".join(f"line {number}" for number in range(9)))
     confidences = Confidences(np.array([0.91, 0.93, 0.42], np.float32), np.array([True, False, True]))
     stats = BlockStats.of("digits", ["a", "b", "c"], confidences, np.zeros(3), np.zeros(3))
-    (folder / "test").mkdir()
-    write_reliability(folder / "test", {("digits", 0): stats, ("scenes", 1): stats})
+    write_block_stats(written, "trial-0000", "test", {("digits", 0): stats, ("scenes", 1): stats})
     write_report(written, pages=True)
     sections = page_data(written.report)["trials"]
     assert set(sections) == {record.name for record in written.trials()}

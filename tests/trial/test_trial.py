@@ -395,7 +395,7 @@ def test_artifacts_contain_the_trials_results(small, tmp_path):
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == sorted(
         [f"prompts/{stem}.safetensors" for stem in stems]
         + [f"val/{stem}.predictions.parquet" for stem in stems]
-        + ["val/reliability.json", "val/reliability.png", "val/block_stats.npz"]
+        + ["val/reliability.png", "val/block_stats.npz"]
     )
     block_stats = read_block_stats(folder, "val")
     assert list(block_stats) == [(part.dataset.name, part.seed) for part in parts]
