@@ -48,9 +48,8 @@ FIXED = (
     "base.views.",
 )
 TAKEN_OVER = "taken over"  # an answer to a command
-# keys that a running driver may take over at any time, and those among them that its plans depend on
+# keys of `search` that a running driver may take over at any time: its plans do not depend on them
 TAKEN_AT_ONCE = ("question", "points", "search.")
-PLANNED = ("search.finalists", "search.gate")
 
 
 def asked_space(folder: SweepFolder, space: Space, plugins: Mapping[str, str]) -> tuple[Space, list[str]]:
@@ -168,13 +167,11 @@ def _assigned_values(words: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def require_taken_at_once(before: Space, after: Space) -> None:
-    """Raise InputError if a running driver cannot take a space over between two trials, with its plans and workers."""
-    for change in space_changes(before.plain(), after.plain()):
-        if change.startswith(PLANNED) or not change.startswith(TAKEN_AT_ONCE):
-            key, _, values = change.partition(": ")
-            remedy = "end it with Ctrl-C, then use `tune --resume NAME --set`"
-            raise InputError(f"a running sweep keeps it ({values}); {remedy}", key)
+def is_taken_at_once(before: Space, after: Space) -> bool:
+    """Return True if a running driver may take a space over between two trials, with its plans and workers."""
+    if (before.search.finalists, before.gate()) != (after.search.finalists, after.gate()):
+        return False
+    return all(change.startswith(TAKEN_AT_ONCE) for change in space_changes(before.plain(), after.plain()))
 
 
 # ------------------------------------------------------------ records as the answer to a question

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import ray
 from ray import tune
@@ -36,8 +36,8 @@ from fpp_sweep.search.job import TrialContext, ended_early
 from fpp_sweep.search.question import (
     TAKEN_OVER,
     asked_now,
+    is_taken_at_once,
     reassess,
-    require_taken_at_once,
     unanswered,
     with_answer,
     with_command,
@@ -75,6 +75,13 @@ class ChangeListener(Protocol):
     """A part of the driver that reacts to the changes of trials."""
 
     def on_change(self, change: TrialChange) -> None: ...
+
+
+class NextQuestion(NamedTuple):
+    """A space that is asked once no job runs, as it needs other plans."""
+
+    space: Space
+    command: int  # index of the command of `steer` that asks it
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +127,7 @@ class SweepSearcher(Searcher):
         self.phase = "starting"  # for the display
         self.total: int | None = None  # number of trials
         self.why_stopped: str | None = None
+        self.next_question: NextQuestion | None = None
         self._space = space
         self._record = record
         self._folder = record.folder
@@ -201,6 +209,8 @@ class SweepSearcher(Searcher):
         """Obey the commands that have no answer yet; each answer is recorded in one write with what it changes."""
         info = self._record.info
         for index, command in unanswered(self._folder.commands(), info.answers):
+            if self.next_question is not None:
+                return
             if command.kind == "stop":  # the trial obeys in its own process, as soon as it runs
                 record = self._records.get(command.words[0])
                 if record is None or record.state in ENDED:
@@ -209,13 +219,15 @@ class SweepSearcher(Searcher):
                 continue
             try:
                 space = with_command(self._folder, self._space, command, info.plugins)
-                require_taken_at_once(self._space, space)
             except InputError as error:
                 self._record.update(answers=with_answer(self._record.info.answers, index, f"refused: {error}"))
                 continue
-            answers = with_answer(self._record.info.answers, index, TAKEN_OVER)
-            self._record.update(**asked_now(self._record.info, space), answers=answers)
-            self._ask(space)
+            if is_taken_at_once(self._space, space):
+                answers = with_answer(self._record.info.answers, index, TAKEN_OVER)
+                self._record.update(**asked_now(self._record.info, space), answers=answers)
+                self._ask(space)
+            else:
+                self.next_question = NextQuestion(space, index)
 
     def _ask(self, space: Space) -> None:
         """Take over a space, which may give the search more to do."""
@@ -234,7 +246,9 @@ class SweepSearcher(Searcher):
         self._read_commands()
         if len(self._running) >= self._max_running() or self._must_wait_for_start():
             return None
-        job = self._next()
+        job = None
+        if self.next_question is None:
+            job = self._next()
         if job is None:
             if self._running:
                 return None

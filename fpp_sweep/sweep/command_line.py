@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import ENDED, Command, SweepInfo
-from fpp_sweep.search.question import asked_space, recorded_space, require_taken_at_once, with_command
+from fpp_sweep.search.question import asked_space, recorded_space, with_command
 from fpp_sweep.space.reading import load_space, read_config, space_from, space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Split
@@ -256,9 +256,7 @@ def change_space(sweep: Path, kind: Literal["add", "set"], words: Sequence[str])
         problem = "was run by `evaluate`, which takes no further points and no other space"
         raise InputError(f"{info.name}: {problem}; call evaluate --resume with other values")
     asked, _ = asked_space(folder, space_of(info.space, str(folder.info_file)), info.plugins)
-    changed = with_command(folder, asked, Command(kind=kind, words=words, written=0.0), info.plugins)
-    if info.state == "running":
-        require_taken_at_once(asked, changed)
+    with_command(folder, asked, Command(kind=kind, words=words, written=0.0), info.plugins)  # refuses an impossible one
     return _what_happens_next(folder, info, folder.send_command(kind, words))
 
 

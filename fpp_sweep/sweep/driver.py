@@ -15,7 +15,9 @@ from tempfile import TemporaryDirectory
 
 from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.search.job import TrialContext
+from fpp_sweep.search.question import TAKEN_OVER, asked_now, with_answer
 from fpp_sweep.search.searcher import SweepSearcher, run_tune
+from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.spec.specs import PluginFile
@@ -66,7 +68,12 @@ class SweepDriver:
         self.mlflow = DeliveryThread(self.folder, self.uri, on_error=self.display.event)
         self.reporter = Reporter(self.folder, self.mlflow)
         self.poller = StatusPoller(workers.pool, on_status=self._show_status, on_stuck=self._leave)
+        self._take_over(context)
+
+    def _take_over(self, context: TrialContext) -> None:
+        """Direct the workers by a space from now on."""
         self.context = context
+        self.display.objectives = context.space.objectives
         self.searcher = SweepSearcher(
             context.space,
             self.record,
@@ -99,11 +106,32 @@ class SweepDriver:
         self.mlflow.start()
         self.reporter.start()
         self.poller.start()
+        self._run_jobs()
+        while self.searcher.next_question is not None:
+            self._take_over(self._reopen(*self.searcher.next_question))
+            self._run_jobs()
+        self.record.update(end_reason=self.searcher.why_stopped or "")
+
+    def _reopen(self, space: Space, command: int) -> TrialContext:
+        """Ask the space of a command with the same workers; refused inputs change nothing."""
+        before = self.record.info
+        answers = with_answer(before.answers, command, TAKEN_OVER)
+        asked = SweepRecord(self.folder, replace(before, answers=answers, **asked_now(before, space)))
+        start = Start(space=space, record=asked, before=before)
+        try:
+            context = open_sweep(start, self.workers, self.options.plugins)
+        except InputError as error:
+            self.record.update(answers=with_answer(before.answers, command, f"refused: {error}"))
+            return self.context
+        self.record.info = asked.info
+        return context
+
+    def _run_jobs(self) -> None:
+        """Run the baselines, and trials of the space that is asked now until the searcher has no more."""
         self.recorder.record_reference(self.searcher.records())
         self.searcher.prepare_jobs()
         with TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as tune_folder:
             run_tune(self.searcher, self.context, tune_folder)  # nothing reads Tune's own records
-        self.record.update(end_reason=self.searcher.why_stopped or "")
 
     # ------------------------------------------------------------ called by the poller
 

@@ -70,16 +70,18 @@ def test_an_added_point_is_the_next_trial_and_raises_the_number_of_trials(tmp_pa
     assert sweep.values("point") == [3.0]
 
 
-def test_other_keys_than_those_of_the_search_wait_for_the_next_driver(tmp_path):
+def test_a_finished_grid_accepts_a_point(tmp_path):
     sweep = Steered(tmp_path / "sweep", "search.trials=null", "search.include_published=false", text=GRID)
     for _ in range(5):
         sweep.run_next_job()
+    job, trial = sweep.ask()
+    assert job["split"] == "test"
     sweep.folder.send_command("set", ["params.fpp.gamma1=[1, 2, 3, 4]"])
-    sweep.run()
-    (answer,) = sweep.folder.info().answers
-    assert answer.startswith("refused: params.fpp.gamma1.choices: a running sweep keeps it (")
-    sweep.folder.send_command("set", ["params.fpp.gamma1=[1, 2, 3, 4]"])
-    assert sweep.resume().run_next_job().params == {"fpp.gamma1": 4.0}
+    assert sweep.ask()[0] is None
+    sweep.end(trial, job)
+    assert sweep.ask()[0] == Searcher.FINISHED  # the driver makes plans for the other space
+    sweep.resume()
+    assert sweep.run_next_job().params == {"fpp.gamma1": 4.0}
 
 
 def test_the_latest_budget_counts_and_continues_a_search_that_had_ended(tmp_path):
