@@ -379,8 +379,10 @@ class Space:
         return point if expressed == settings else None
 
     def notes(self) -> list[str]:
-        """Return lines on published points that the space does not hold."""
+        """Return lines on a gate without effect, and on published points that the space does not hold."""
         lines = []
+        if self.search.gate and "fpp" not in _values_of_trials("prompt", self.searched(), self.start()):
+            lines.append("search.gate has no effect: no trial pretrains its prompt (prompt=fpp)")
         for published in self._published():
             if published.problems:
                 lines.append(f"the {published.origin}'s settings are not tried: {'; '.join(published.problems)}")

@@ -164,6 +164,10 @@ def test_the_embedded_model_has_a_gate_by_default(settings, gate):
     assert parse_space(SPACE, "space.yaml", settings).gate() == gate
 
 
-def test_a_gate_is_a_number_or_false():
+def test_a_gate_without_pretraining_is_a_note_and_true_is_refused():
+    words = ["base.prompt=a photo of a", "params={adapt.lr: {low: 0.001, high: 0.1}}"]
+    assert not parse_space(SPACE, "space.yaml", words).notes()
+    (note,) = parse_space(SPACE, "space.yaml", [*words, "search.gate=0.3"]).notes()
+    assert note.startswith("search.gate has no effect")
     with pytest.raises(InputError, match=r"search\.gate: must be a number"):
         parse_space(SPACE, "space.yaml", ["search.gate=true"])
