@@ -21,9 +21,8 @@ from typing import Any, NoReturn
 
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.errors import InputError, problem_of_system, unknown
-from fpp_sweep.spec.files import user_path
+from fpp_sweep.spec.files import listed_names, user_path
 from fpp_sweep.spec.messages import SCRIPT, printable, show_warning
-from fpp_sweep.spec.names import listed_names
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.spec.progress import Screen
 from fpp_sweep.spec.version import VERSION

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fpp_sweep.cli import add_flags, find_sweep, is_sweep_or_path, parser, require_writable, run
+from fpp_sweep.records.records import label_of
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import files_in, user_path
-from fpp_sweep.spec.names import label_of
 
 
 def main(argv: Sequence[str] | None = None) -> None:

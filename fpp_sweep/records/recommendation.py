@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 
 from fpp_sweep.records.front import Front, keeps_constraints, usual_order
 from fpp_sweep.records.measurements import has_images_of_search, has_seeds_of_search
-from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
+from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord, label_of
 from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.paired import (

@@ -15,7 +15,6 @@ from fpp_sweep.space.work import Split
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig, dotted
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.names import BASELINE_PREFIX, label_of
 from fpp_sweep.spec.validation import MAX_WHOLE, Number, as_list, as_mapping, known_name, value_text
 
 MAX_TIME = 253_370_764_800  # the start of the year 9999: in every time zone a date that Python can represent
@@ -213,6 +212,18 @@ class TrialRecord:
     @property
     def feasible(self) -> bool:
         return not self.broken
+
+
+BASELINE_PREFIX = "baseline-"
+
+
+def label_of(name: str) -> str:
+    """Return a record's name as tables show it.
+
+    >>> label_of("baseline-tpt"), label_of("trial-0002")
+    ('tpt', 'trial-0002')
+    """
+    return name.removeprefix(BASELINE_PREFIX)
 
 
 def trial_name(number: int) -> str:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from fpp_sweep.records.answer import SweepStatistics, sentence_of
 from fpp_sweep.records.recommendation import Answer
-from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.records import TrialRecord, label_of
 from fpp_sweep.records.texts import setting_text
 from fpp_sweep.report.document import Block, Section, Text
 from fpp_sweep.report.formatting import decimals_of, format_difference
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
-from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.bootstrap import is_biased
 from fpp_sweep.statistics.paired import Difference, goal_of
 

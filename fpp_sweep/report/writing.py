@@ -13,7 +13,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metric_of, metrics_shown, splits_of
 from fpp_sweep.records.measurements import measure, read_skipped
 from fpp_sweep.records.recommendation import Answer
-from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, label_of
 from fpp_sweep.records.texts import format_result, format_setting, values_by_setting
 from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.document import Section, blocks_to_markdown, paragraphs
@@ -21,7 +21,6 @@ from fpp_sweep.report.front_table import front_heading, front_table
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.files import files_in, read_own, write_json, written_whole
-from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.paired import Interval, metric_interval
 

@@ -14,9 +14,8 @@ from fpp_sweep.cli import overrides
 from fpp_sweep.reproduce.experiments import Experiment, find, is_papers_model, shipped
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.files import user_path
+from fpp_sweep.spec.files import listed_names, require_folder_name, user_path
 from fpp_sweep.spec.messages import note
-from fpp_sweep.spec.names import listed_names, require_folder_name
 from fpp_sweep.spec.specs import Precision
 
 PAPERS_PRECISIONS: tuple[Precision, ...] = ("released", "float32")  # the printed rows' arithmetic, and the exact one

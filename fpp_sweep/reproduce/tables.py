@@ -37,8 +37,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import of_plain
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import read_own, write_json
-from fpp_sweep.spec.names import listed_names
+from fpp_sweep.spec.files import listed_names, read_own, write_json
 from fpp_sweep.spec.validation import as_mapping
 from fpp_sweep.statistics.bootstrap import SplitSamples, average_over
 from fpp_sweep.statistics.paired import LEVEL, Interval, metric_interval, t_quantile

@@ -5,17 +5,22 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
 
+from fpp_sweep.spec.errors import InputError
+
 MAX_HANDWRITTEN_BYTES = 2**20  # limit for a handwritten file; PyYAML takes seconds for that much
 MAX_OWN_BYTES = 2**30  # limit for a file that this package wrote; the largest hold predictions of all images
 MANIFEST = "manifest.json"  # in each entry of the cache: what it holds
+MAX_NAME = 100  # characters of the name of a folder or a record; a file's name has further words, and at most 255 bytes
+FILE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
 MAX_OWNER_BYTES = 40  # limit for a lock file, which holds the owner's process id
 
 # ------------------------------------------------------------ writing
@@ -121,6 +126,30 @@ def stamp_of(path: Path) -> tuple[int, int, int]:
     """Return size, time and inode of a file, which change whenever `written_whole` replaces it."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+# ------------------------------------------------------------ names of folders, and lists of datasets
+
+
+def listed_names(texts: Iterable[str]) -> list[str]:
+    """Return the names of datasets in lists with commas; the path of a folder (`NAME=FOLDER`) can have none.
+
+    >>> listed_names(["dtd, pets", "mine=photos,other=more"])
+    ['dtd', 'pets', 'mine=photos', 'other=more']
+    """
+    names = []
+    for text in texts:
+        for word in text.split(","):
+            if word.strip():
+                names.append(word.strip())
+    return names
+
+
+def require_folder_name(name: str) -> None:
+    """Raise InputError unless the value of --name can name a folder."""
+    if not FILE_NAME.fullmatch(name):
+        wanted = "begin with a letter or digit, and use letters, digits, dots, dashes and underscores only"
+        raise InputError(f"--name {name!r}: names a folder; {wanted}, at most {MAX_NAME}")
 
 
 # ------------------------------------------------------------ files of a folder that another person may have made

@@ -21,8 +21,7 @@ from fpp_sweep.report.html import blocks_to_html
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import user_path
-from fpp_sweep.spec.names import require_folder_name
+from fpp_sweep.spec.files import require_folder_name, user_path
 from fpp_sweep.spec.plugins import loaded
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.summary import front_notes, state_line

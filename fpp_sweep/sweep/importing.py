@@ -16,8 +16,8 @@ from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.space.work import baseline_names
 from fpp_sweep.spec import catalogue, keys
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import FILE_NAME, MAX_NAME
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.spec.names import FILE_NAME, MAX_NAME
 from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.sweep.summary import export_results, has_results_file
 from fpp_sweep.trial.artifacts import FITTED_ON, prediction_files, write_artifacts

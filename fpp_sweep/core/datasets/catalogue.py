@@ -23,7 +23,7 @@ from fpp_sweep.core.datasets.imagenet import (
 )
 from fpp_sweep.core.datasets.layouts import Aircraft, DatasetSpec, ImageNetFolders, Layout, Listing, SplitJson
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.names import listed_names
+from fpp_sweep.spec.files import listed_names
 from fpp_sweep.tiny.world import TINY_DATASETS
 
 

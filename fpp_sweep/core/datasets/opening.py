@@ -20,8 +20,7 @@ from fpp_sweep.core.datasets.layouts import ClassFolders, DatasetSpec, Layout, L
 from fpp_sweep.space.work import Text
 from fpp_sweep.space.yamlfile import read
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.files import user_path
-from fpp_sweep.spec.names import listed_names
+from fpp_sweep.spec.files import listed_names, user_path
 from fpp_sweep.spec.validation import as_mapping, at_key, build, checked, known_name, require, shown
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name becomes part of file names
