@@ -6,9 +6,9 @@ package chooses finalists, compares and recommends. Seed spreads and trials that
 real trials of the embedded model (RESULTS.md, Answer).
 
 Parts: `null` (nothing differs), `lucky` (trials that lose too much, with lucky seeds), `search` (trials as measured),
-`gain` (one trial is better by two points), `rule` (what is recommended, by what is true), `power` (one comparison of
-many), `coverage` (intervals over images and seeds), `margin` (losses that are ruled out), `spread` (calibrated models
-whose confidences are spread differently).
+`gain` (one trial is better by two points), `rule` (what is recommended, by what is true), `coverage` (intervals over
+images and seeds), `margin` (losses that are ruled out), `spread` (calibrated models whose confidences are spread
+differently).
 """
 
 from __future__ import annotations
@@ -457,26 +457,6 @@ def tested_difference(samples: SplitSamples, first: str, second: str, metric: st
     return differences[0] if differences else None
 
 
-def run_power(sweeps: int, images: int) -> None:
-    shapes = {1: (1, 1), 12: (1, 6), 36: (3, 6), 72: (6, 6)}  # comparisons: finalists, baselines
-    for spread in (0.0, 0.002, 0.005, 0.01):
-        cells = []
-        for comparisons, (finalists, baselines) in shapes.items():
-            found = Count()
-            metrics = METRICS[: 1 if comparisons == 1 else 2]
-            for seed in range(sweeps):
-                truths = {f"trial-{number}": Truth(0, BASE_GAP, spread, spread) for number in range(finalists)}
-                truths["trial-0"] = Truth(0.02, BASE_GAP, spread, spread)
-                for label in BASELINES[:baselines]:
-                    truths[label] = Truth()
-                samples = sampled(truths, images, seed)
-                pairs = [(f"trial-{number}", label) for number in range(finalists) for label in BASELINES[:baselines]]
-                (gain, *_) = corrected_differences(samples, pairs, metrics)
-                found.add(gain.mark == "+")
-            cells.append(f"{comparisons}: {found}")
-        print(f"| one gain of 2 points, seed spread {100 * spread:g} | {' | '.join(cells)} |", flush=True)
-
-
 def run_coverage(sweeps: int, images: int) -> None:
     for spread in (0.0, 0.002, 0.005, 0.01):
         covered = {metric: Count() for metric in METRICS}
@@ -625,7 +605,6 @@ PARTS: dict[str, Callable[[int, int], None]] = {
     "lucky": run_lucky,
     "search": run_search,
     "gain": run_gain,
-    "power": run_power,
     "coverage": run_coverage,
     "margin": run_margin,
     "spread": run_spread,
