@@ -141,28 +141,17 @@ class FinalJobs:
                 return None
             self._finalists = self._choose(records)
         jobs = self._jobs_of_baselines(search_split) + self._jobs_of_finalists(records)
-        if self._champions is None and self._has_final_stage_ended(jobs, records, running):
+        waiting = [job for job in jobs if self._must_begin(job, records)]
+        if self._champions is None and FINAL not in {job.split for job in (*waiting, *running)}:
             self._champions = self._choose_champion(records)
-        for record in self._champions or ():
-            jobs.append(Job(record.name, "test"))
+        tests = [Job(record.name, "test") for record in self._champions or ()]
+        waiting += [job for job in tests if self._must_begin(job, records)]
         busy = {job.name for job in running}
-        for job in jobs:
-            if job.name not in busy and self._must_begin(job, records):
+        for job in waiting:
+            if job.name not in busy:
                 self._begun.add(job)
                 return job
         return None
-
-    def _has_final_stage_ended(
-        self, jobs: Sequence[Job], records: Mapping[str, TrialRecord], running: Sequence[Job]
-    ) -> bool:
-        """Return True if no job of the final stage runs, and each of them has begun."""
-        for job in running:
-            if job.split == FINAL:
-                return False
-        for job in jobs:
-            if job.split == FINAL and self._must_begin(job, records):
-                return False
-        return True
 
     def reset(self, space: Space) -> None:
         """Forget all choices: another space is asked, and the search may go on."""
