@@ -40,7 +40,7 @@ MEASURED = ("id", "label", "predicted", "confidence", "nll", "brier")  # columns
 
 def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, title: str) -> None:
     """Write all files of a trial on one split."""
-    from fpp_sweep.trial.diagram import reliability_panels  # start-up time: loads matplotlib
+    from fpp_sweep.trial.diagram import write_reliability_diagrams  # start-up time: loads matplotlib
 
     for result in results:
         _write_dataset_files(folder, result, split)
@@ -58,7 +58,7 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
     for result in results:
         if result.seed == first_seed:
             panels[f"{result.dataset.name}, seed {first_seed}"] = result.predictions
-    reliability_panels(panels, folder / split / DIAGRAM_FILE, title=title)
+    write_reliability_diagrams(panels, folder / split / DIAGRAM_FILE, title=title)
 
 
 def _stem_of(result: DatasetResult) -> str:

@@ -6,8 +6,7 @@ k is the same for any number of views, and its crop is the same with mirror imag
 
 `plan_views` makes all random decisions; `render_with_pillow` carries a plan out.
 
-AugMix at severity 1 mixes an image with three chains of small distortions of itself. Images are (height, width, 3)
-arrays of bytes; only operations that interpolate go through Pillow.
+AugMix at severity 1 mixes an image with three chains of small distortions of itself.
 """
 
 from __future__ import annotations
@@ -17,19 +16,18 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import ViewConfig
 
-Pixels = NDArray[np.uint8]  # (height, width, 3)
 Matrix = tuple[float, float, float, float, float, float]  # pixel (x, y) comes from (ax+by+c, dx+ey+f)
 
 CHAINS = 3  # mixed with the image
@@ -40,9 +38,6 @@ NO_OPERATION = -1  # where a chain has ended
 _STEP_DRAWS = 3  # operation, level and sign of an operation in a chain
 _CHAIN_DRAWS = 1 + _STEP_DRAWS * MAX_DEPTH  # depth, then the operations
 N_DRAWS = 1 + CHAINS + CHAINS * _CHAIN_DRAWS  # uniform draws of a view: share, weights, chains
-
-_BYTE_VALUES = np.arange(256)
-_CHANNEL_OFFSETS = np.array([0, 256, 512], np.uint16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,84 +77,74 @@ def _log(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array(logarithms).reshape(values.shape)
 
 
-def mix_views(views: Iterable[Pixels], plan: MixingPlan) -> Iterator[NDArray[np.float32]]:
+def mix_views(views: Iterable[Image.Image], plan: MixingPlan) -> Iterator[NDArray[np.float32]]:
     """Yield m x0 + (1 - m) sum_i w_i x_i over three chains, for each view.
 
     The weights add up to one and normalisation is affine. So mixing before normalising equals mixing normalised
     images, apart from rounding.
     """
     chains_of_views = zip(plan.operations.tolist(), plan.levels.tolist(), strict=True)
-    for pixels, weights, (operations, levels) in zip(views, plan.weights, chains_of_views, strict=True):
-        mixed = pixels * weights[0]
-        for chain in range(CHAINS):
-            mixed += apply_chain(pixels, operations[chain], levels[chain]) * weights[1 + chain]
+    for view, weights, (operations, levels) in zip(views, plan.weights, chains_of_views, strict=True):
+        mixed = np.asarray(view) * weights[0]
+        for index in range(CHAINS):
+            mixed += np.asarray(apply_chain(view, operations[index], levels[index])) * weights[1 + index]
         yield mixed
 
 
-def apply_chain(pixels: Pixels, operations: Iterable[int], levels: Iterable[float]) -> Pixels:
+def apply_chain(image: Image.Image, operations: Iterable[int], levels: Iterable[float]) -> Image.Image:
     """Apply the operations of one chain."""
     for operation, level in zip(operations, levels, strict=True):
         if operation != NO_OPERATION:
-            pixels = OPERATIONS[operation](pixels, level)
-    return pixels
+            image = OPERATIONS[operation](image, level)
+    return image
 
 
-def _autocontrast(pixels: Pixels, _level: float) -> Pixels:
-    lowest, highest = _channel_extremes(pixels)
-    low = lowest.astype(np.float64)[:, None]
-    high = highest.astype(np.float64)[:, None]
-    scale = np.where(low < high, 255 / np.maximum(high - low, 1), 1)
-    offset = np.where(low < high, -low * scale, 0)
-    return _apply_tables(pixels, np.clip(_BYTE_VALUES * scale + offset, 0, 255))
+def _autocontrast(image: Image.Image, _level: float) -> Image.Image:
+    return ImageOps.autocontrast(image)
 
 
-def _equalize(pixels: Pixels, _level: float) -> Pixels:
-    histograms = np.array(Image.fromarray(pixels).histogram()).reshape(3, 256)
-    _, high = _channel_extremes(pixels)
-    brightest_pixels = histograms[range(3), high]  # numbers of pixels (3,)
-    step = ((pixels.shape[0] * pixels.shape[1] - brightest_pixels) // 255)[:, None]  # pixels for a step of one value
-    darker_pixels = np.cumsum(histograms, axis=1) - histograms  # (3, 256)
-    levels = np.minimum((step // 2 + darker_pixels) // np.maximum(step, 1), 255)
-    return _apply_tables(pixels, np.where(step > 0, levels, _BYTE_VALUES))
+def _equalize(image: Image.Image, _level: float) -> Image.Image:
+    return ImageOps.equalize(image)
 
 
-def _posterize(pixels: Pixels, _level: float) -> Pixels:
-    return pixels & np.uint8(0b11110000)  # 4 bits at severity 1, whatever the level
+def _posterize(image: Image.Image, _level: float) -> Image.Image:
+    return ImageOps.posterize(image, 4)  # bits at severity 1, whatever the level
 
 
-def _solarize(pixels: Pixels, level: float) -> Pixels:
-    return pixels ^ ((pixels >= solarize_threshold(level)) * np.uint8(255))  # 255 - value inverts all bits
+def _solarize(image: Image.Image, level: float) -> Image.Image:
+    return ImageOps.solarize(image, 256 - int(256 * abs(level)))
 
 
-def _rotate(pixels: Pixels, level: float) -> Pixels:
-    return _transform(pixels, affine_matrix(ROTATE, level, len(pixels)))
+def _rotate(image: Image.Image, level: float) -> Image.Image:
+    return image.rotate(int(30 * level), Image.Resampling.BILINEAR)
 
 
-def _shear_x(pixels: Pixels, level: float) -> Pixels:
-    return _transform(pixels, affine_matrix(SHEAR_X, level, len(pixels)))
+def _shear_x(image: Image.Image, level: float) -> Image.Image:
+    return _affine(image, (1, 0.3 * level, 0, 0, 1, 0), Image.Resampling.BILINEAR)
 
 
-def _shear_y(pixels: Pixels, level: float) -> Pixels:
-    return _transform(pixels, affine_matrix(SHEAR_Y, level, len(pixels)))
+def _shear_y(image: Image.Image, level: float) -> Image.Image:
+    return _affine(image, (1, 0, 0, 0.3 * level, 1, 0), Image.Resampling.BILINEAR)
 
 
-def _translate_x(pixels: Pixels, level: float) -> Pixels:
-    return _translate_y(pixels.swapaxes(0, 1), level).swapaxes(0, 1)
+def _translate_x(image: Image.Image, level: float) -> Image.Image:
+    return _affine(image, (1, 0, _shift(image, level), 0, 1, 0), Image.Resampling.NEAREST)
 
 
-def _translate_y(pixels: Pixels, level: float) -> Pixels:
-    shift = shift_pixels(level, len(pixels))
-    if not shift:
-        return pixels
-    shifted = np.zeros_like(pixels)
-    if shift < 0:
-        shifted[-shift:] = pixels[:shift]
-    else:
-        shifted[:-shift] = pixels[shift:]
-    return shifted
+def _translate_y(image: Image.Image, level: float) -> Image.Image:
+    return _affine(image, (1, 0, 0, 0, 1, _shift(image, level)), Image.Resampling.NEAREST)
 
 
-Operation = Callable[[Pixels, float], Pixels]  # pixels, level
+def _shift(image: Image.Image, level: float) -> int:
+    """Return a translation in whole pixels, up to a thirtieth of the size: 7 pixels of 224, 1 of 48."""
+    return int(image.width / 3 * level)
+
+
+def _affine(image: Image.Image, matrix: Matrix, resample: Image.Resampling) -> Image.Image:
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, resample)
+
+
+Operation = Callable[[Image.Image, float], Image.Image]  # image, level
 
 OPERATIONS: tuple[Operation, ...] = (
     _autocontrast,
@@ -172,78 +157,11 @@ OPERATIONS: tuple[Operation, ...] = (
     _translate_x,
     _translate_y,
 )
-AUTOCONTRAST, EQUALIZE, POSTERIZE, ROTATE, SOLARIZE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = range(9)
-
-
-def solarize_threshold(level: float) -> int:
-    """Return the smallest value that is inverted."""
-    return 256 - int(256 * abs(level))
-
-
-def shift_pixels(level: float, size: int) -> int:
-    """Return a translation in pixels, up to a thirtieth of the size: 7 pixels of 224, 1 of 48."""
-    return int(size / 3 * level)
-
-
-def affine_matrix(operation: int, level: float, size: int) -> Matrix | None:
-    """Return the matrix of a rotation, shear or translation of a square; None if no pixel moves.
-
-    >>> affine_matrix(TRANSLATE_X, 0.1, 48), affine_matrix(ROTATE, 0.03, 48)
-    ((1, 0, 1, 0, 1, 0), None)
-    """
-    if operation == ROTATE:
-        return _rotation(int(30 * level), size)
-    amount: float = shift_pixels(level, size)
-    if operation in (SHEAR_X, SHEAR_Y):
-        amount = 0.3 * level
-    if not amount:
-        return None
-    matrices: dict[int, Matrix] = {
-        SHEAR_X: (1, amount, 0, 0, 1, 0),
-        SHEAR_Y: (1, 0, 0, amount, 1, 0),
-        TRANSLATE_X: (1, 0, amount, 0, 1, 0),
-        TRANSLATE_Y: (1, 0, 0, 0, 1, amount),
-    }
-    return matrices[operation]
-
-
-@lru_cache
-def _rotation(degrees: int, size: int) -> Matrix | None:
-    """Return the matrix of a rotation around the middle, with Pillow's arithmetic to the last bit."""
-    if not degrees:
-        return None
-    angle = -math.radians(degrees % 360.0)
-    cos, sin, minus_sin = round(math.cos(angle), 15), round(math.sin(angle), 15), round(-math.sin(angle), 15)
-    half = size / 2
-    x = cos * -half + sin * -half + 0.0 + half
-    y = minus_sin * -half + cos * -half + 0.0 + half
-    return cos, sin, x, minus_sin, cos, y
-
-
-def _transform(pixels: Pixels, matrix: Matrix | None) -> Pixels:
-    if matrix is None:
-        return pixels
-    image = Image.fromarray(pixels)
-    return np.asarray(image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR))
-
-
-def _channel_extremes(pixels: Pixels) -> tuple[Pixels, Pixels]:
-    """Return the smallest and greatest value of each channel; one axis at a time is ten times as fast as both."""
-    return pixels.min(axis=0).min(axis=0), pixels.max(axis=0).max(axis=0)
-
-
-def _apply_tables(pixels: Pixels, tables: NDArray[Any]) -> Pixels:
-    """Replace the values of each channel from its table of 256 entries; Pillow's `point` is slower."""
-    table = tables.astype(np.uint8).ravel()
-    offsets = np.tile(_CHANNEL_OFFSETS, pixels.shape[1])  # whole rows: numpy is slow on an inner axis of 3
-    return table.take(pixels.reshape(len(pixels), -1) + offsets).reshape(pixels.shape)
-
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 ASPECT_RATIOS = (3 / 4, 4 / 3)  # limits of a crop's width over its height, as in torchvision
 CROP_TRIES = 10  # as in torchvision
-MAX_RATIO = 32  # the largest ratio of an image's sides; a longer image is cut to its middle before it is resized
 
 _CROP_DRAWS = 2 * CROP_TRIES + 2
 _VIEW_DRAWS = _CROP_DRAWS + 1 + N_DRAWS  # crop, mirror, AugMix
@@ -293,32 +211,24 @@ def render_with_pillow(image: Image.Image, plan: ViewPlan, preprocess: Preproces
     """Return (1 + V, 3, size, size) views: bytes, or with AugMix float32 from 0 to 255."""
     size = preprocess.size
     crops = _render_crops(image, plan, size)
-    random_views: Iterable[NDArray[Any]] = crops
+    random_views: Iterable[Any] = crops
     dtype: type[np.generic] = np.uint8
     if plan.mixing is not None:
         random_views = mix_views(crops, plan.mixing)
         dtype = np.float32
     views = np.empty((1 + len(plan.boxes), 3, size, size), dtype)
-    views[0] = np.asarray(plain_view(image, preprocess)).transpose(2, 0, 1)
-    for index, pixels in enumerate(random_views, start=1):
-        views[index] = pixels.transpose(2, 0, 1)
+    for index, view in enumerate(chain([plain_view(image, preprocess)], random_views)):
+        views[index] = np.asarray(view).transpose(2, 0, 1)
     return views
 
 
-def _render_crops(image: Image.Image, plan: ViewPlan, size: int) -> Iterator[Pixels]:
+def _render_crops(image: Image.Image, plan: ViewPlan, size: int) -> Iterator[Image.Image]:
     for box, mirrored in zip(plan.boxes.tolist(), plan.mirrored.tolist(), strict=True):
-        yield render_crop(image, box, size, mirrored)
-
-
-def render_crop(image: Image.Image, box: Sequence[int], size: int, mirrored: bool) -> Pixels:
-    """Return (size, size, 3) bytes of a box of the image."""
-    # cut out first: the antialiasing of resize(..., box) would look at pixels outside the box
-    left, top, right, bottom = box
-    crop = resize(image.crop((left, top, right, bottom)), (size, size), Image.Resampling.BILINEAR)
-    pixels = np.asarray(crop)
-    if mirrored:
-        return np.ascontiguousarray(pixels[:, ::-1])  # AugMix is slow on negative strides
-    return pixels
+        # cut out first: the antialiasing of resize(..., box) would look at pixels outside the box
+        crop = resize(image.crop(box), (size, size), Image.Resampling.BILINEAR)
+        if mirrored:
+            crop = ImageOps.mirror(crop)
+        yield crop
 
 
 def normalize(views: Tensor, preprocess: Preprocess) -> Tensor:
@@ -348,7 +258,6 @@ def plain_view(image: Image.Image, preprocess: Preprocess) -> Image.Image:
 
 def centre_crop(image: Image.Image, size: int, resample: Image.Resampling) -> Image.Image:
     """Resize the shorter side to `size`, and cut out the square in the middle."""
-    image = _middle(image)
     width, height = image.size
     shorter = min(width, height)
     new_width, new_height = int(size * width / shorter), int(size * height / shorter)
@@ -357,31 +266,17 @@ def centre_crop(image: Image.Image, size: int, resample: Image.Resampling) -> Im
     return resized.crop((left, top, left + size, top + size))
 
 
-def _middle(image: Image.Image) -> Image.Image:
-    """Return the middle of an image that is so long and thin that all of it, resized, would take gigabytes."""
-    width, height = image.size
-    longest = MAX_RATIO * min(width, height)
-    x, y = max(0, width - longest) // 2, max(0, height - longest) // 2
-    return image.crop((x, y, width - x, height - y))
-
-
 def resize(image: Image.Image, size: tuple[int, int], resample: Image.Resampling) -> Image.Image:
-    """Resize like `image.resize`, one side after the other, which gives the same bytes with any Pillow."""
-    new_width, new_height = size
-    if is_height_first(image.size, size):
-        return image.resize((image.width, new_height), resample).resize(size, resample)
-    return image.resize((new_width, image.height), resample).resize(size, resample)
-
-
-def is_height_first(size: tuple[int, int], new_size: tuple[int, int]) -> bool:
-    """Return whether an image is resized along its height first.
+    """Resize like `image.resize`, one side after the other, which gives the same bytes with any Pillow.
 
     Pixels are rounded to bytes after the first side, so that the order of the sides matters. Pillow 11 takes the width
     first, Pillow 12 sometimes the height. Pillow 13 takes the height first where it shrinks much more, as here.
     """
-    width, height = size
-    new_width, new_height = new_size
-    return height - new_height > 2 * max(width - new_width, 0)
+    width, height = image.size
+    new_width, new_height = size
+    if height - new_height > 2 * max(width - new_width, 0):
+        return image.resize((width, new_height), resample).resize(size, resample)
+    return image.resize((new_width, height), resample).resize(size, resample)
 
 
 def random_box(image_size: tuple[int, int], areas: tuple[float, float], draws: Sequence[float]) -> Box:
