@@ -128,7 +128,7 @@ def measure_engine(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder:
         batch = min(BATCH, args.views * len(dataset))  # smaller batches would be padded
         features = cache.features(clip, dataset, config, SEED, workers=workers, batch=batch)
         waited[workers].append(features.cost)
-        return features.of(features.sample_indices)
+        return features.of(np.arange(len(dataset)))
 
     def naive() -> Tensor:
         features, spent = naive_features(args, clip, dataset, config)

@@ -65,7 +65,7 @@ class Setup:
 
     def space(self):
         work = {"datasets": self.datasets, "baselines": []}
-        for key in ("model", "data_root", "dataset_file", "limit", "cache", "on_bad_image"):
+        for key in ("model", "data_root", "dataset_file", "limit", "cache"):
             work[key] = getattr(self.spec, key)
         document = {
             "params": {"method": ["zero_shot", "tpt"]},
@@ -216,11 +216,6 @@ def damaged_image(setup):
     return setup.data()
 
 
-def skipped_image(setup):
-    setup.spec = replace(setup.spec, on_bad_image="skip")
-    return damaged_image(setup)
-
-
 def empty_class(setup):
     shutil.rmtree(setup.animals / "test/dog")
     return setup.data()
@@ -302,7 +297,6 @@ FAULTS = [  # a function that plants the fault, and the finding: subject, state,
     (one_name_of_two_classes, "dataset mine", "note", "several classes are called cat", "correct the dataset"),
     (part_of_a_published_split, "dataset pets", "note", "6 images, but 3669 were published", "correct the dataset"),
     (damaged_image, "files of animals", "wrong", "16 images opened, 1 cannot be read", "replace these files"),
-    (skipped_image, "files of animals", "note", "16 images opened, 1 cannot be read", "replace these files"),
     (shuffled_names, "accuracy on shuffled, test", "wrong", "classified correctly", "class names belong together"),
     (missing_prompt, "plan of the sweep", "wrong", "nowhere.safetensors", "correct the method, prompt"),
     (long_prompt, "plan of the sweep", "wrong", "use a shorter prompt or name", "correct the method, prompt"),

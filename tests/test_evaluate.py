@@ -136,9 +136,9 @@ def test_sharpness_is_refused_for_a_method_without_a_prompt_for_each_sample():
 
 
 def test_keys_configure_the_worker_of_this_process():
-    words = ["work.on_bad_image=skip", "work.float32_cache=true", "work.cache=here"]
+    words = ["work.float32_cache=true", "work.cache=here"]
     spec = local_worker_spec(parse_command("--model", "ViT-B-16/openai", "--set", *words), ())
-    assert (spec.on_bad_image, spec.float32_cache, spec.cache) == ("skip", True, "here")
+    assert (spec.float32_cache, spec.cache) == (True, "here")
     assert (spec.device, spec.device_share) == ("auto", 1.0)
     tiny = local_worker_spec(parse_command(), ())
     assert (tiny.threads, tiny.loaders) == (1, 0)
@@ -458,27 +458,7 @@ def test_a_saved_prompt_gives_the_numbers_of_its_run(tmp_path):
     assert first["datasets"] == second["datasets"]
 
 
-def test_a_dataset_without_a_readable_image_fails_the_trial_with_its_name(options, tmp_path):
-    build_coop(tmp_path / "data", "eurosat")
-    for path in (tmp_path / "data").rglob("*.jpg"):
-        path.write_bytes(b"")
-    words = [
-        "--data-root",
-        tmp_path / "data",
-        "--datasets",
-        "eurosat",
-        "--method",
-        ZERO_SHOT,
-        "--prompt",
-        "a photo of a",
-    ]
-    sweep = run_locally(parse_command(*words, "--set", "work.on_bad_image=skip"), options)
-    (record,) = sweep.trials()
-    assert record.state == "failed"
-    assert record.reason.startswith("eurosat: none of its")
-
-
-def test_a_corrupt_image_fails_the_trial_or_is_skipped_and_counted(options, tmp_path, capsys, monkeypatch):
+def test_a_corrupt_image_fails_the_trial_and_is_named(options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "data"
     build_coop(root, "eurosat")
@@ -491,12 +471,6 @@ def test_a_corrupt_image_fails_the_trial_or_is_skipped_and_counted(options, tmp_
         splits[split] = sweep.trials()[0]
     (failed,) = [split for split, record in splits.items() if record.state == "failed"]
     assert broken.name in splits[failed].reason
-    evaluate.main([*words, "--name", "skip", "--set", f"search.split={failed}", "work.on_bad_image=skip"])
-    assert "\nskipped eurosat: 1 image, such as " in capsys.readouterr().out
-    (trial,) = results_of(tmp_path / "sweeps" / "skip")["trials"]
-    assert [(image["dataset"], image["image"].split("/")[-1]) for image in trial["skipped"]] == [
-        ("eurosat", broken.name)
-    ]
 
 
 @pytest.mark.nightly

@@ -64,8 +64,7 @@ def check_data(
     except InputError as error:
         return [Finding("wrong", str(error), DATASET, subject="datasets")]
     with tempfile.TemporaryDirectory() as cache:
-        # The CPU may lack the sweep's precisions. An image that cannot be read belongs to the check of the files.
-        on_cpu = replace(spec, cache=cache, device="cpu", precisions=(), on_bad_image="skip")
+        on_cpu = replace(spec, cache=cache, device="cpu", precisions=())  # which may lack the sweep's precisions
         try:
             worker = Worker(on_cpu)
             digest = worker.model_info().digest[:12]
@@ -79,7 +78,10 @@ def check_data(
             if found.state == "wrong":
                 are_datasets_open = False
                 continue
-            findings.append(run_check(f"files of {name}", FILES, partial(check_files, worker, name, splits, spec)))
+            files = run_check(f"files of {name}", FILES, partial(check_files, worker, name, splits))
+            findings.append(files)
+            if files.state == "wrong":
+                continue
             for split in splits:
                 accuracy = partial(check_accuracy, worker, name, split)
                 findings.append(run_check(f"accuracy on {name}, {split}", ACCURACY, accuracy))
@@ -103,7 +105,7 @@ def check_dataset(worker: Worker, name: str, splits: Sequence[str]) -> Finding:
     return Finding("ok", f"{counts} images", must_match=digest)
 
 
-def check_files(worker: Worker, name: str, splits: Sequence[str], spec: WorkerSpec) -> Finding:
+def check_files(worker: Worker, name: str, splits: Sequence[str]) -> Finding:
     """Require that images of each split can be opened: those that are classified afterwards."""
     n_opened, problems = 0, []
     for split in splits:
@@ -117,10 +119,7 @@ def check_files(worker: Worker, name: str, splits: Sequence[str], spec: WorkerSp
     text = f"{plural(n_opened, 'image')} opened"
     if not problems:
         return Finding("ok", text)
-    text = f"{text}, {len(problems)} cannot be read: {problems[0]}"
-    if spec.on_bad_image == "skip":
-        return Finding("note", text)
-    return Finding("wrong", text)
+    return Finding("wrong", f"{text}, {len(problems)} cannot be read: {problems[0]}")
 
 
 def check_accuracy(worker: Worker, name: str, split: str) -> Finding:
@@ -129,8 +128,6 @@ def check_accuracy(worker: Worker, name: str, split: str) -> Finding:
     config = preset(preset_for("auto", worker.spec.model)).replace({"method": "zero_shot", "prompt": "a photo of a"})
     task = EvalTask(config=config, dataset=name, split=split, seed=0, start=0, stop=sample_size(dataset))
     predictions = worker.run(task, []).read_predictions()
-    if predictions is None:
-        return Finding("wrong", "no image can be read")
     correct, n_images = int((predictions.predicted == predictions.labels).sum()), len(predictions.labels)
     n_classes = len(dataset.classes)
     text = f"{correct} of {n_images} images classified correctly, {n_images / n_classes:.0f} by guessing"

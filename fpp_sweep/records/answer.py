@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metrics_shown, splits_of, values_on
-from fpp_sweep.records.measurements import measure, resampled_metrics, skipped_notes
+from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.recommendation import Answer, answer_of, is_in_percent, names_of, words_for
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.records.texts import setting_text
@@ -49,7 +49,7 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
     """Compute a sweep's statistics from the records and the block statistics in its folder."""
     front = front_of(info, records)
     metrics = resampled_metrics(metrics_shown(info))
-    notes = skipped_notes(folder, records)
+    notes: list[str] = []
     samples = {}
     names_of_compared = {record.name for record in front.compared}
     behind = [record for record in front.nearest(MAX_COMPARED) if record.name not in names_of_compared]

@@ -1,8 +1,7 @@
-"""Measurements in the files of trials: block statistics, and images that were skipped."""
+"""Measurements in the files of trials: block statistics by dataset and seed."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +10,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import draws_order
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import read_own, write_json
-from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.files import read_own
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, seeds_of
 from fpp_sweep.statistics.bootstrap import NO_MAP, RecordSamples, SplitSamples, image_digests, sample_record
 from fpp_sweep.statistics.paired import SplitStatistics
@@ -167,62 +164,3 @@ def has_seeds_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], 
     if info.search_split in splits and trial.name in splits[info.search_split].samples.records:
         seeds_of_search = set(splits[info.search_split].samples.records[trial.name].seeds)
     return bool(seeds & seeds_of_search)
-
-
-# ------------------------------------------------------------ skipped images
-
-SKIPPED = "skipped.json"  # beside the predictions of a split
-MAX_BYTES = 2**25
-
-SkippedImage = dict[str, str | int]  # dataset, seed, image and reason
-
-
-def write_skipped(folder: Path, images: Sequence[SkippedImage]) -> None:
-    """Write the images that were left out; without any, there is no file."""
-    if images:
-        write_json(folder / SKIPPED, list(images))
-    else:
-        (folder / SKIPPED).unlink(missing_ok=True)
-
-
-def read_skipped(folder: SweepFolder, trial: str, split: str) -> list[SkippedImage]:
-    """Return the images that a trial left out on a split; none if the file is absent or damaged."""
-    images: list[SkippedImage] = []
-    try:
-        for image in json.loads(folder.read_artifact(trial, f"{split}/{SKIPPED}", MAX_BYTES)):
-            skipped = {key: str(image[key]) for key in ("dataset", "image", "reason")}
-            images.append({**skipped, "seed": int(image["seed"])})
-    except (InputError, OSError, ValueError, TypeError, KeyError, RecursionError):
-        return []
-    return images
-
-
-def skipped_lines(folder: SweepFolder, trial: str, split: str) -> list[str]:
-    """Return a line for each dataset: `skipped dtd: 3 images, such as ...`."""
-    lines = []
-    for dataset, reasons in _reasons_by_dataset(read_skipped(folder, trial, split)).items():
-        lines.append(f"skipped {dataset}: {plural(len(reasons), 'image')}, such as {next(iter(reasons.values()))}")
-    return lines
-
-
-def skipped_notes(folder: SweepFolder, records: Sequence[TrialRecord]) -> list[str]:
-    """Return a sentence for each dataset on the images that the results of any of these records lack."""
-    images = []
-    for record in records:
-        for split in record.results:
-            images += read_skipped(folder, record.name, split)
-    notes = []
-    for dataset, reasons in _reasons_by_dataset(images).items():
-        example = next(iter(reasons.values()))
-        notes.append(
-            f"{dataset}: {plural(len(reasons), 'image')} left out (work.on_bad_image: skip), such as {example}"
-        )
-    return notes
-
-
-def _reasons_by_dataset(images: Sequence[SkippedImage]) -> dict[str, dict[str, str]]:
-    """Return why each image was left out, by dataset and image: each seed leaves out the same images."""
-    reasons: dict[str, dict[str, str]] = {}
-    for image in images:
-        reasons.setdefault(str(image["dataset"]), {})[str(image["image"])] = str(image["reason"])
-    return reasons

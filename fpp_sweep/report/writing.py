@@ -11,7 +11,7 @@ from typing import Any
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metric_of, metrics_shown, splits_of
-from fpp_sweep.records.measurements import measure, read_skipped
+from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.recommendation import Answer
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, label_of
 from fpp_sweep.records.texts import format_result, format_setting, values_by_setting
@@ -240,7 +240,6 @@ def _result_document(folder: SweepFolder, record: TrialRecord, split: str, sampl
         "key": record.key,
         "files": str(artifacts.relative_to(folder.path)),
         "images": result.samples,
-        "skipped": read_skipped(folder, record.name, split),
         "average": result.average,
         "deviation": result.deviation,
         "datasets": result.datasets,

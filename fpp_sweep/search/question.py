@@ -44,7 +44,6 @@ FIXED = (
     "work.datasets",
     "work.limit",
     "work.seeds",
-    "work.on_bad_image",
     "base.views.",
 )
 TAKEN_OVER = "taken over"  # an answer to a command

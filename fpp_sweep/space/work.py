@@ -12,7 +12,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.files import user_path
-from fpp_sweep.spec.specs import OnBadImage
 from fpp_sweep.spec.validation import (
     COMPUTED_DEFAULT,
     MAX_NUMBER,
@@ -228,7 +227,6 @@ class Work:
     datasets: Distinct[Text] = ()  # names and groups; empty: all of dataset_file, or by data_root
     limit: Positive | None = None  # images per dataset; none: all, of the embedded datasets EMBEDDED_LIMIT
     seeds: DistinctAndSome[Seed] = (0,)
-    on_bad_image: OnBadImage = "fail"
     shards: Positive | None = None  # per dataset and seed; none: by size
     device: Device = "auto"  # auto: a GPU if there is one
     workers: Processes | None = None  # none: as many as the machines hold

@@ -21,7 +21,7 @@ from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 
 ENGINE = 3  # raise this when the same task gives other bits
 VIEWS = 3  # raise this when the same names give other pixels
-FEATURES = "fpp_sweep features 3"  # the format of cached features
+FEATURES = "fpp_sweep features 4"  # the format of cached features
 ENGINE_NAME = f"{ENGINE}.{VIEWS}"  # a sweep's results are of one engine, so that they can be compared
 MAX_KEPT = 4096  # configs whose columns are kept as texts
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-OnBadImage = Literal["fail", "skip"]
 StagePrecision = Literal["float32", "tf32", "fp16"]  # precision of one stage's matrix products
 Precision = Literal["float32", "tf32", "fp16", "released"]  # a trial's; released: each stage as in the released code
 DatasetSeed = tuple[str, int]  # name of a dataset, and a seed
@@ -51,7 +50,6 @@ class WorkerSpec:
     limit: int | None = None  # images per dataset; none: all, of the embedded datasets EMBEDDED_LIMIT
     cache: str | None = None  # folder of image features
     float32_cache: bool = False  # features in float32 rather than half precision
-    on_bad_image: OnBadImage = "fail"
     loaders: int | None = None  # processes that read images and draw views; none: by device
     cuda_graphs: bool = False  # capture a step of pretraining as a CUDA graph
     device: str = "auto"

@@ -35,7 +35,7 @@ EVALUATION = {  # the keys of a space that only evaluates
     "work": {"baselines": []},
 }
 REPEATED_WORK = (  # keys of `work` that decide what a trial's numbers are
-    *("model", "data_root", "dataset_file", "datasets", "limit", "seeds", "on_bad_image", "threads", "loaders"),
+    *("model", "data_root", "dataset_file", "datasets", "limit", "seeds", "threads", "loaders"),
     *("columns", "posthoc"),
 )
 FLAGS_OF_TRIALS = {  # flags of `evaluate`, by setting

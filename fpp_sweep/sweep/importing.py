@@ -45,7 +45,7 @@ class MeasuredSamples:
             self.splits.update(record.results)
 
     def samples(self, dataset: str, split: str) -> Samples:
-        """Return the samples of a dataset: of the record with the most of them, if images were skipped."""
+        """Return the samples of a dataset: of the record with the most of them."""
         candidates = self._files(dataset, split)
         if not candidates and split == FITTED_SPLIT:
             candidates = self._files(dataset, f"test/{FITTED_ON}")

@@ -11,7 +11,6 @@ from pathlib import Path
 from fpp_sweep.cli import sweeps_below, terminal_width
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, orders_remark, values_of
-from fpp_sweep.records.measurements import skipped_lines
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, mean_of_shared
 from fpp_sweep.records.state import state_text, time_since_change
 from fpp_sweep.records.texts import format_metric, format_time, format_values, released_notes, setting_text
@@ -111,8 +110,6 @@ def trial_lines(folder: SweepFolder, name: str) -> Iterator[str]:
     for split in record.results:
         yield ""
         yield split_text(record, split, objectives)
-        for line in skipped_lines(folder, record.name, split):
-            yield printable(line)
     if record.results:
         yield ""
     for line in (*settings, *_file_lines(folder, record)):
@@ -125,7 +122,6 @@ def print_trial(objectives: Sequence[Objective], folder: SweepFolder, record: Tr
     Screen(sys.stderr).draw([trial_line(record, objectives)])
     for split in record.results:
         lines = [f"{record.name}: {_settings_line(record)}", split_text(record, split, metrics_of(objectives))]
-        lines += [printable(line) for line in skipped_lines(folder, record.name, split)]
         print("\n".join(["", *lines]), flush=True)
 
 

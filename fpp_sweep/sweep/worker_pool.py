@@ -47,7 +47,6 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
         limit=work.limit,
         cache=work.cache,
         float32_cache=work.float32_cache,
-        on_bad_image=work.on_bad_image,
         loaders=work.loaders,
         cuda_graphs=work.cuda_graphs,
         device=device,
@@ -106,14 +105,10 @@ def require_writable_cache(space: Space) -> None:
 def shared_results_folder(space: Space) -> Path | None:
     """Return the folder of the results that all sweeps on this machine share; None if this sweep shares none.
 
-    A sweep shares no results if `work.reuse_results` is off, or if the time of the work is an objective. The same holds
-    if a method learns from image to image and images may be skipped: a skipped image changes the results of later
-    shards, which do not record it.
+    A sweep shares no results if `work.reuse_results` is off, or if the time of the work is an objective.
     """
     is_timed = not all(catalogue.metric(metric).of_dataset for metric in metrics_of_space(space))
-    learns_over_images = any(catalogue.method(name).stateful for name in space.methods())
-    depends_on_skipped_images = learns_over_images and space.work.on_bad_image == "skip"
-    if not space.work.reuse_results or is_timed or depends_on_skipped_images:
+    if not space.work.reuse_results or is_timed:
         return None
     return cache_folder(space).absolute() / "tasks"
 

@@ -139,25 +139,22 @@ def evaluate(
     adapter: Adapter,
     on_samples: Callable[[int], None] | None = None,
 ) -> tuple[Predictions, Adapter]:
-    """Compute an EvalTask from image features; samples without features, whose image cannot be read, are left out.
+    """Compute an EvalTask from image features.
 
     Return the adapter in the state after the last sample as well. `on_samples` is called with the size of each batch.
     """
     predictions = []
     for batch in _batches(task, stream_of(task, dataset)):
-        readable = batch[np.isin(batch, features.sample_indices)]
-        if not len(readable):
-            continue
-        views = features.of(readable)[:, : adapter.row.views].to(clip.device)
+        views = features.of(batch)[:, : adapter.row.views].to(clip.device)
         logits, columns, adapter = _adapt(clip, task, adapter, views)
-        _require_logits(logits, task, (len(readable), len(dataset.classes)))
+        _require_logits(logits, task, (len(batch), len(dataset.classes)))
         probabilities = upcast(logits).softmax(-1)
         if adaptation_precision(task.config.precision) == "fp16":
             probabilities = probabilities.half()  # as the released code, which takes the softmax of such logits
-        ids = [dataset.ids[index] for index in readable]
-        predictions.append(Predictions.of(ids, dataset.labels[readable], _as_array(probabilities), columns))
+        ids = [dataset.ids[index] for index in batch]
+        predictions.append(Predictions.of(ids, dataset.labels[batch], _as_array(probabilities), columns))
         if on_samples:
-            on_samples(len(readable))
+            on_samples(len(batch))
     return concatenate(predictions), adapter
 
 

@@ -7,7 +7,6 @@
     <split>/block_stats@<map>.npz                      the same after a post-hoc map
     <split>/posthoc.json                               the temperatures of post-hoc maps, if there are any
     <split>/reliability.png                            reliability diagrams of the first seed
-    <split>/skipped.json                               images that were left out, if there were any
 
 matplotlib takes half a second to load, so it is imported when a trial writes its files.
 """
@@ -25,7 +24,7 @@ import pyarrow
 from pyarrow import parquet
 
 from fpp_sweep.core.metrics import Predictions
-from fpp_sweep.records.measurements import SkippedImage, block_stats_file, write_skipped
+from fpp_sweep.records.measurements import block_stats_file
 from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import files_in, open_own, write_json, written_whole
 from fpp_sweep.spec.specs import DatasetSeed
@@ -52,7 +51,6 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
         fits += [asdict(fit) for fit in result.fits]
     if fits:
         write_json(folder / split / POSTHOC_FILE, fits)
-    write_skipped(folder / split, skipped_images(results))
     panels = {}
     first_seed = results[0].seed
     for result in results:
@@ -87,16 +85,6 @@ def _block_stats_by_map(results: Sequence[DatasetResult]) -> dict[str, dict[Data
             of_map = by_map.setdefault(posthoc, {})
             of_map[name, result.seed] = BlockStats.of_predictions(name, predictions)
     return by_map
-
-
-def skipped_images(results: Sequence[DatasetResult]) -> list[SkippedImage]:
-    """Return the images that were left out, with the dataset and the seed."""
-    images: list[SkippedImage] = []
-    for result in results:
-        for sample in result.skipped:
-            image = {"image": sample.sample_id, "reason": sample.reason}
-            images.append({"dataset": result.dataset.name, "seed": result.seed, **image})
-    return images
 
 
 def prediction_files(folder: Path, split: str, dataset: str | None = None) -> list[Path]:

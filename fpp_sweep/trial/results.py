@@ -9,14 +9,13 @@ import shutil
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from safetensors.numpy import load, save
 
-from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
 from fpp_sweep.spec.errors import ChangedDataError, DeviceError, readable_message
 from fpp_sweep.spec.files import MANIFEST, read_own, write_json, written_whole
@@ -40,9 +39,8 @@ class TaskResult:
     """
 
     prompt: bytes | None = None  # result of a PretrainTask: a safetensors file
-    predictions: bytes | None = None  # result of an EvalTask, see `pack_predictions`; None if no image could be read
+    predictions: bytes | None = None  # result of an EvalTask, see `pack_predictions`
     state: bytes | None = None  # state of a stateful method after the last sample: a safetensors file
-    skipped: tuple[Skipped, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage; empty for a cached result
     spent: Mapping[str, float] = field(default_factory=dict)  # by stage, when the result was computed
     features: Mapping[str, float] = field(default_factory=dict)  # image features: `images`, and seconds by step
@@ -51,10 +49,9 @@ class TaskResult:
     worker: str = ""  # the worker that computed the result in this run
     adapters: tuple[str, ...] = ()  # keys of the adapters that the worker holds afterwards
 
-    def read_predictions(self) -> Predictions | None:
-        """Return the predictions; None if there are none."""
-        if self.predictions is None:
-            return None
+    def read_predictions(self) -> Predictions:
+        """Return the predictions of an EvalTask."""
+        assert self.predictions is not None, "a pretraining has none"
         return unpack_predictions(self.predictions)
 
     def from_cache(self) -> TaskResult:
@@ -101,7 +98,6 @@ def pack(result: TaskResult) -> bytes:
             parts[name] = part
     header = {
         "sizes": {name: len(part) for name, part in parts.items()},
-        "skipped": [asdict(sample) for sample in result.skipped],
         "spent": dict(result.spent),
         "device": result.device,
     }
@@ -123,7 +119,6 @@ def unpack(data: bytes) -> TaskResult:
         prompt=parts.get("prompt"),
         predictions=parts.get("predictions"),
         state=parts.get("state"),
-        skipped=tuple(Skipped(**sample) for sample in header["skipped"]),
         spent=header["spent"],
         device=header["device"],
     )
@@ -201,7 +196,7 @@ def _pop_prefixed(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
     return popped
 
 
-FORMAT = "fpp_sweep task 6"
+FORMAT = "fpp_sweep task 7"
 SEAL = 32  # bytes of the SHA-256 in front of the content
 
 
@@ -253,12 +248,12 @@ class TaskStore:
         return result
 
     def put(self, key: str, result: TaskResult) -> None:
-        """Store a result; one with skipped images is not shared: other sweeps may refuse unreadable images."""
+        """Store a result."""
         data = pack(result)
         file = file_of(self.root, key)
         with written_whole(file, survives_power_failure=False) as partial:  # the seal shows whether it did
             partial.write_bytes(_seal(key, data) + data)
-        if self.shared is not None and not result.skipped:
+        if self.shared is not None:
             with suppress(OSError):  # the disk is full
                 _link(file, file_of(self.shared, key))
 
@@ -278,7 +273,8 @@ def _read(root: Path, key: str) -> TaskResult | None:
         return None
     try:
         result = unpack(data)
-        result.read_predictions()
+        if result.predictions is not None:
+            result.read_predictions()
     except Exception:  # another program may have sealed any content
         return None
     return result

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
 
-from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.core.metrics import Predictions, concatenate, score
 from fpp_sweep.records.records import SplitResult
 from fpp_sweep.spec import catalogue
@@ -54,7 +53,6 @@ class DatasetResult:
     seed: int
     predictions: Predictions
     prompt: bytes | None  # a safetensors file, if a prompt was pretrained
-    skipped: tuple[Skipped, ...] = ()
     costs: Mapping[str, float] = field(default_factory=dict)  # seconds by stage, cached results included
     mapped: Mapping[str, Predictions] = field(default_factory=dict)  # by post-hoc map
     fits: tuple[MapFit, ...] = ()  # fits of the post-hoc maps
@@ -192,27 +190,21 @@ def _dataset_result(
         prompt = pretraining.prompt
         costs.append(pretraining.spent)
     evaluations = []
-    skipped: list[Skipped] = []
     for task in shards:
         result = done[task]
         evaluations.append((task, result))
-        skipped.extend(result.skipped)
         costs.append(result.spent)
     return DatasetResult(
         dataset=dataset,
         seed=seed,
         predictions=join_shards(evaluations, images),
         prompt=prompt,
-        skipped=tuple(skipped),
         costs=sum_by_stage(costs),
     )
 
 
 def join_shards(shards: Sequence[tuple[EvalTask, TaskResult]], images: ImageRange) -> Predictions:
-    """Return the predictions of all shards in order; raise ValueError unless they cover each image of the range once.
-
-    An image counts as covered if it was predicted or skipped.
-    """
+    """Return the predictions of all shards in order; raise ValueError unless they cover each image once."""
     ordered = sorted(shards, key=_start_of)
     dataset = ordered[0][0].dataset
     size = images.stop - images.start
@@ -223,16 +215,10 @@ def join_shards(shards: Sequence[tuple[EvalTask, TaskResult]], images: ImageRang
         raise ValueError(f"{dataset}: shards {ranges} are not its {size} samples, each once")
     predictions = []
     for task, result in ordered:
-        covered = len(result.skipped)
         predicted = result.read_predictions()
-        if predicted is not None:
-            covered += len(predicted)
-            predictions.append(predicted)
-        if covered != task.stop - task.start:
-            raise ValueError(f"{dataset}: samples {task.start}..{task.stop} came back as {covered}")
-    if not predictions:
-        reason = ordered[0][1].skipped[0].reason
-        raise InputError(f"{dataset}: none of its {size} images can be read, such as {reason}")
+        if len(predicted) != task.stop - task.start:
+            raise ValueError(f"{dataset}: samples {task.start}..{task.stop} came back as {len(predicted)}")
+        predictions.append(predicted)
     return concatenate(predictions)
 
 

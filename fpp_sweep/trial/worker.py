@@ -9,7 +9,7 @@ import os
 import platform
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -340,37 +340,21 @@ class Worker:
     def _evaluate(self, task: EvalTask, inputs: dict[Task, TaskResult], adapter_key: str) -> TaskResult:
         began = perf_counter()
         dataset = self.datasets.open(task.dataset, task.split)
-        stream = stream_of(task, dataset)
         features = self._features(task)
         features_done = perf_counter()
-        predictions = None
-        state = _state_before(task, inputs)  # stays as it is if no image of the task can be read
-        readable = int(np.isin(stream, features.sample_indices).sum())
-        if readable:
-            predictions, state = self._adapt(task, inputs, adapter_key, features, readable)
-        own_samples = {dataset.ids[index] for index in stream}
-        return TaskResult(
-            predictions=predictions,
-            state=state,
-            skipped=tuple(sample for sample in features.skipped if sample.sample_id in own_samples),
-            seconds={"features": features_done - began, "adapt": perf_counter() - features_done},
-            features=features.cost,
-        )
-
-    def _adapt(
-        self, task: EvalTask, inputs: dict[Task, TaskResult], adapter_key: str, features: Features, readable: int
-    ) -> tuple[bytes, bytes | None]:
-        """Return the packed predictions of a task's readable images, and the state of a stateful method after them."""
-        dataset = self.datasets.open(task.dataset, task.split)
-        progress = self._show(f"{task.dataset}: {task.config.method}", readable, "images")
-        with progress as bar:
+        with self._show(f"{task.dataset}: {task.config.method}", task.stop - task.start, "images") as bar:
             adapter = self.adapter(task, self._prompt(task, inputs), adapter_key)
-            state = _state_before(task, inputs)
+            state = None if task.previous is None else inputs[task.previous].state
             if state is not None:
                 adapter = with_state(adapter, state)
             with self.model.computing(adaptation_precision(task.config.precision)):
                 predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
-            return pack_predictions(predictions), pack_state(adapter)
+        return TaskResult(
+            predictions=pack_predictions(predictions),
+            state=pack_state(adapter),
+            seconds={"features": features_done - began, "adapt": perf_counter() - features_done},
+            features=features.cost,
+        )
 
     def _features(self, task: EvalTask) -> Features:
         """Return the image features of a task's samples."""
@@ -384,7 +368,6 @@ class Worker:
                 task.seed,
                 precision=adaptation_precision(task.config.precision),
                 samples=stream.tolist(),
-                on_bad_image=self.spec.on_bad_image,
                 workers=self.model.image_readers,
                 progress=bar,
             )
@@ -412,13 +395,6 @@ class Worker:
         if key:
             self._adapters[key] = adapter
         return adapter
-
-
-def _state_before(task: EvalTask, inputs: Mapping[Task, TaskResult]) -> bytes | None:
-    """Return the state of the stream before a task; None at its beginning, or if no earlier image could be read."""
-    if task.previous is None:
-        return None
-    return inputs[task.previous].state
 
 
 @dataclass(frozen=True, slots=True)

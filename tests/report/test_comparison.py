@@ -310,7 +310,7 @@ def test_a_pair_of_the_sweeps_answer_has_the_same_verdict_in_the_comparison(swee
     assert compare_trials(far, names, "val").from_answer == frozenset()
 
 
-def test_a_dataset_of_which_a_trial_skipped_images_is_left_out(sweeps):
+def test_a_dataset_of_which_a_trial_has_other_images_is_left_out(sweeps):
     far = sweeps["far"]
     file = far.artifacts("trial-0003") / "test" / BLOCK_STATS_FILE
     table = read_block_stats(far.artifacts("trial-0003"), "test")

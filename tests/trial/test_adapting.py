@@ -54,21 +54,7 @@ def test_a_shard_needs_only_the_features_of_its_samples(features, tmp_path):
     part = TASK.shards(3)[1]
     cache = FeatureCache(tmp_path)
     own = cache.features(CLIP, DIGITS, CONFIG.views, 0, samples=range(part.start, part.stop))
-    assert own.sample_indices.tolist() == list(range(part.start, part.stop))
     assert np.array_equal(predictions(own, part).confidence, predictions(features, part).confidence)
-
-
-def test_samples_with_unreadable_images_are_left_out_in_every_shard(features):
-    class FeaturesOfFiveSamples:
-        sample_indices = np.array([0, 2, 3, 70, 199])
-
-        def of(self, indices):
-            return features.of(indices)
-
-    readable = FeaturesOfFiveSamples.sample_indices
-    joined = predictions(FeaturesOfFiveSamples(), *TASK.shards(3))
-    assert joined.ids == tuple(DIGITS.ids[i] for i in readable)
-    assert np.array_equal(joined.labels, DIGITS.labels[readable])
 
 
 def pretrained_prompt(seed=0, dataset="digits", **changes):

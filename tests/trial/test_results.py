@@ -11,7 +11,6 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.results import (
     TaskFailed,
@@ -24,11 +23,9 @@ from fpp_sweep.trial.results import (
 )
 from tests.kit.tasks import predictions, same_predictions
 
-SKIPPED = (Skipped(sample_id="a.jpg", reason="a.jpg: cut off"), Skipped(sample_id="ä\n.jpg", reason=""))
 RESULT = TaskResult(
     predictions=pack_predictions(predictions(9, columns={"logits": (3,)})),
     state=b"where the stream is",
-    skipped=SKIPPED,
     seconds={"adapt": 3.0},
     worker_seconds=4.0,
     adapters=("one",),
@@ -42,7 +39,7 @@ def through_a_file(original):
 
 @settings(deadline=None, max_examples=40)
 @given(
-    samples=st.integers(0, 70),
+    samples=st.integers(1, 70),
     classes=st.integers(2, 12),
     seed=st.integers(0, 9),
     columns=st.dictionaries(
@@ -50,11 +47,8 @@ def through_a_file(original):
     ),
 )
 def test_predictions_with_any_columns_survive_packing(samples, classes, seed, columns):
-    if samples:
-        original = predictions(samples, classes=classes, seed=seed, columns=columns)
-        assert same_predictions(through_a_file(original), original)
-    else:
-        assert unpack(pack(TaskResult())).read_predictions() is None
+    original = predictions(samples, classes=classes, seed=seed, columns=columns)
+    assert same_predictions(through_a_file(original), original)
 
 
 @given(st.lists(st.text(max_size=12), min_size=3, max_size=3, unique=True))
@@ -66,9 +60,9 @@ def test_any_sample_name_survives_packing(ids):
 @given(prompt=st.none() | st.binary(max_size=99), state=st.none() | st.binary(max_size=99))
 @example(b"", None)
 @example(None, b"")
-def test_prompts_states_and_skipped_images_survive_packing(prompt, state):
-    unpacked = unpack(pack(TaskResult(prompt=prompt, state=state, skipped=SKIPPED)))
-    assert (unpacked.prompt, unpacked.state, unpacked.skipped, unpacked.predictions) == (prompt, state, SKIPPED, None)
+def test_prompts_and_states_survive_packing(prompt, state):
+    unpacked = unpack(pack(TaskResult(prompt=prompt, state=state)))
+    assert (unpacked.prompt, unpacked.state, unpacked.predictions) == (prompt, state, None)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import fpp_sweep
-from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep.worker_pool import shared_results_folder
 from fpp_sweep.trial import worker
@@ -61,13 +60,6 @@ def test_a_sweeps_damaged_file_is_replaced_by_the_shared_one(tmp_path, shared):
     own.write_bytes(b"no result")
     assert TaskStore(tmp_path / "other", shared).get(KEY).prompt == RESULT.prompt
     assert own.read_bytes() == file_of(shared, KEY).read_bytes()
-
-
-def test_results_with_skipped_images_are_not_shared(tmp_path, shared):
-    skipped = replace(RESULT, skipped=(Skipped(sample_id="a", reason="cut"),))
-    TaskStore(tmp_path / "one", shared).put(KEY, skipped)
-    assert TaskStore(tmp_path / "one", shared).get(KEY) is not None
-    assert TaskStore(tmp_path / "other", shared).get(KEY) is None
 
 
 def test_a_full_disk_of_the_sweep_is_an_error_and_shared_results_are_still_found(tmp_path, shared):
@@ -131,12 +123,7 @@ def test_results_are_marked_with_all_code_that_can_change_them():
     ("overrides", "shares"),
     [
         ((), True),
-        (("work.on_bad_image=skip",), True),
         (("base.method=dynaprompt",), True),
-        (
-            ("base.method=dynaprompt", "work.on_bad_image=skip"),
-            False,
-        ),  # a skipped image changes the state that later shards continue from
         (("objectives=[accuracy, seconds]",), False),
         (("work.reuse_results=false",), False),
     ],

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fpp_sweep.core.datasets import open_dataset
-from fpp_sweep.core.images.cache import Skipped
 from fpp_sweep.core.metrics import score
 from fpp_sweep.core.prompt import from_bytes
 from fpp_sweep.records.measurements import read_block_stats
@@ -116,7 +115,6 @@ def test_the_scheduler_and_one_worker_give_equal_results(worker, tmp_path, confi
     assert inline_result.seconds.keys() == scheduled_result.seconds.keys()
     for inline_part, scheduled_part in zip(inline_parts, scheduled_parts, strict=True):
         assert same_predictions(inline_part.predictions, scheduled_part.predictions)
-        assert inline_part.skipped == scheduled_part.skipped
         if config.prompt == "fpp":  # prompt files differ in the seconds that they contain
             contexts = [from_bytes(worker.clip, part.prompt).context for part in (inline_part, scheduled_part)]
             assert torch.equal(*contexts)
@@ -249,22 +247,9 @@ def test_a_pretraining_computed_as_an_input_is_charged_when_it_is_requested(smal
 # ------------------------------------------------------------ joining
 
 
-def shard_with_result(start, stop, *, skipped=0, seed=None):
-    """Return a shard with its result, in which some images are skipped."""
-    size = stop - start - skipped
-    rows = None
-    if size:
-        rows = pack_predictions(predictions(size, seed=start if seed is None else seed))
-    lost = tuple(Skipped(sample_id=f"{start + number}", reason="cut off") for number in range(skipped))
-    return evaluation(start=start, stop=stop), TaskResult(predictions=rows, skipped=lost)
-
-
-def test_skipped_images_are_left_out_and_counted():
-    whole = join_shards(
-        [shard_with_result(0, 64, skipped=3), shard_with_result(64, 128, skipped=64), shard_with_result(128, 130)],
-        ImageRange(0, 130),
-    )
-    assert len(whole) == 61 + 2
+def shard_with_result(start, stop, *, seed=None):
+    rows = pack_predictions(predictions(stop - start, seed=start if seed is None else seed))
+    return evaluation(start=start, stop=stop), TaskResult(predictions=rows)
 
 
 @pytest.mark.parametrize(
@@ -284,29 +269,18 @@ def test_a_missing_or_doubled_shard_is_refused(parts):
         join_shards(parts, ImageRange(0, 130))
 
 
-@pytest.mark.parametrize(("lost", "count"), [(0, 63), (2, 65)])
-def test_a_shard_with_missing_or_extra_samples_is_refused(lost, count):
-    task, result = shard_with_result(0, 64, skipped=lost)
-    wrong = replace(result, predictions=pack_predictions(predictions(63)))
+@pytest.mark.parametrize("count", [63, 65])
+def test_a_shard_with_missing_or_extra_samples_is_refused(count):
+    task, result = shard_with_result(0, 64)
+    wrong = replace(result, predictions=pack_predictions(predictions(count)))
     with pytest.raises(ValueError, match=rf"dtd: samples 0\.\.64 came back as {count}"):
         join_shards([(task, wrong)], ImageRange(0, 64))
 
 
-@pytest.mark.parametrize(
-    ("parts", "stop", "message"),
-    [
-        ([shard_with_result(0, 64, seed=1), shard_with_result(64, 128, seed=1)], 128, "appears more than once"),
-        (
-            [shard_with_result(0, 64, skipped=64), shard_with_result(64, 70, skipped=6)],
-            70,
-            "dtd: none of its 70 images can be read, such as cut off",
-        ),
-    ],
-    ids=["the same sample in two shards", "no readable image"],
-)
-def test_shards_with_a_repeated_sample_or_no_readable_image_are_refused(parts, stop, message):
-    with pytest.raises(InputError, match=message):
-        join_shards(parts, ImageRange(0, stop))
+def test_shards_with_a_repeated_sample_are_refused():
+    parts = [shard_with_result(0, 64, seed=1), shard_with_result(64, 128, seed=1)]
+    with pytest.raises(InputError, match="appears more than once"):
+        join_shards(parts, ImageRange(0, 128))
 
 
 def test_a_summary_counts_each_image_once_over_all_seeds():

@@ -11,23 +11,17 @@ import torch
 from fpp_sweep.core.compute import MemoryBudget
 from fpp_sweep.core.images.features import tower_bytes_per_view
 from fpp_sweep.core.prompt import from_words, prompt_bytes
-from fpp_sweep.spec import tasks as cutting
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import TextSource, WorkerSpec
 from fpp_sweep.spec.tasks import PretrainTask
-from fpp_sweep.trial import adapting
 from fpp_sweep.trial import worker as worker_module
-from fpp_sweep.trial.plan import ImageRange
 from fpp_sweep.trial.results import TaskFailed
-from fpp_sweep.trial.trial import join_shards
 from fpp_sweep.trial.worker import Worker
 from tests.kit.datasets import jpeg, write_image
-from tests.kit.long_forms import short_and_long
-from tests.kit.names import DYNAPROMPT, TPT, ZERO_SHOT
-from tests.kit.rows import RUNNING_MEAN, registered
+from tests.kit.names import ZERO_SHOT
 from tests.kit.tasks import evaluation
-from tests.kit.workers import inline, plan_of
+from tests.kit.workers import plan_of
 
 LISTING = [["1.jpg", 0, "cat"], ["2.jpg", 1, "dog"], ["3.jpg", 1, "dog"]]
 SPLITS = {"train": LISTING, "val": LISTING, "test": [["1.jpg", 0, "cat"], ["2.jpg", 0, "cat"], ["3.jpg", 1, "dog"]]}
@@ -230,48 +224,3 @@ def test_memory_limits_the_number_of_views_in_one_call_of_the_tower(make_worker,
         evaluation(dataset="digits", stop=8, **{"views.count": 2}), []
     )
     assert abs(predictions.confidence - expected.read_predictions().confidence).max() < 1e-5
-
-
-# ------------------------------------------------------------ streams with unreadable images
-
-
-BUFFER = {"views.count": 4, "adapt.slots": 2}
-STREAMS = [
-    ("running_mean", {}),
-    (DYNAPROMPT[TPT], {**BUFFER, "adapt.order": "file"}),
-    (DYNAPROMPT[TPT], {**BUFFER, "adapt.order": "shuffled"}),
-]
-
-
-@pytest.mark.parametrize(("method", "more"), STREAMS, ids=["a mean", "in file order", "shuffled"])
-@pytest.mark.parametrize(
-    "lost", short_and_long([range(64), range(64, 128), range(70)], lambda lost: lost == range(70)), ids=str
-)
-def test_a_stateful_stream_continues_over_unreadable_shards(make_worker, tmp_path, monkeypatch, lost, method, more):
-    monkeypatch.setattr(cutting, "SHARD", 64)
-    test = [[f"{number}.jpg", number % 2, ("cat", "dog")[number % 2]] for number in range(150)]
-    worker = make_worker(
-        dataset_file=write_dataset(tmp_path, {"train": test, "val": test, "test": test}), on_bad_image="skip"
-    )
-    stream_task = {"dataset": "pets_of_mine", "split": "test", "stop": 150, "method": method, **more}
-    with registered(RUNNING_MEAN):
-        dataset = worker.datasets.open("pets_of_mine", "test")
-        order = adapting.stream_of(evaluation(**stream_task), dataset)
-    for position in order[lost]:
-        (tmp_path / "images" / dataset.ids[position]).write_text("no image")
-    plan = plan_of(worker, datasets=("pets_of_mine",), splits=("test",))
-    with registered(RUNNING_MEAN):
-        shards = evaluation(**stream_task).shards()
-        results = list(inline(worker, plan, tmp_path / "cut").results(shards))
-        found = join_shards(results, ImageRange(0, 150))
-        monkeypatch.setattr(cutting, "SHARD", 1024)
-        (whole,) = evaluation(**stream_task).shards()
-        expected = join_shards(list(inline(worker, plan, tmp_path / "whole").results([whole])), ImageRange(0, 150))
-    assert len(shards) == 3
-    assert len(found) == 150 - len(lost)
-    assert (found.confidence == expected.confidence).all()
-    assert found.ids == tuple(dataset.ids[position] for position in order if position not in set(order[lost]))
-    skipped = {shard.start: [sample.sample_id for sample in result.skipped] for shard, result in results}
-    for shard in shards:
-        own = [dataset.ids[order[index]] for index in range(shard.start, shard.stop) if index in lost]
-        assert sorted(skipped[shard.start]) == sorted(own)

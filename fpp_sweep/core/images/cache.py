@@ -17,12 +17,10 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -32,41 +30,22 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MANIFEST, written_whole
 
 CHUNK = 64  # samples: 4 MB on disk at 64 views of 512 half-precision numbers, and what a killed run loses at most
-UNREADABLE = SafetensorError, OSError, ValueError, KeyError, TypeError  # errors of `Chunk.read` for damaged files
+UNREADABLE = SafetensorError, OSError, ValueError, KeyError, TypeError  # errors of `read_chunk` for damaged files
 
 _open: Any = safe_open  # it has no types
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """A sample whose image could not be read."""
+def read_chunk(path: Path) -> Any:
+    """Map features (n, views, D), read where they are indexed, of a file that may be removed afterwards.
 
-    sample_id: str
-    reason: str
+    Raise one of UNREADABLE for wrong contents.
+    """
+    return _open(path, framework="np").get_slice("features")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Chunk:
-    """The features of consecutive samples of a dataset, in memory or mapped from a file."""
-
-    features: Any  # (n, views, D): an array, or a slice of a mapped file, which is read when it is indexed
-    readable: NDArray[np.bool_]  # (n,), False where the image could not be read
-    skipped: tuple[Skipped, ...]  # the samples that are not readable, in order
-
-    @classmethod
-    def read(cls, path: Path) -> Chunk:
-        """Map a chunk's file, which may be removed afterwards; raise one of UNREADABLE for wrong contents."""
-        file = _open(path, framework="np")
-        return cls(
-            features=file.get_slice("features"),
-            readable=file.get_tensor("kept"),
-            skipped=tuple(Skipped(**sample) for sample in json.loads(file.metadata()["skipped"])),
-        )
-
-    def write(self, path: Path) -> None:
-        skipped = json.dumps([asdict(sample) for sample in self.skipped])
-        with usable(path.parent), written_whole(path) as partial:
-            partial.write_bytes(save({"features": self.features, "kept": self.readable}, {"skipped": skipped}))
+def write_chunk(path: Path, features: NDArray[Any]) -> None:
+    with usable(path.parent), written_whole(path) as partial:
+        partial.write_bytes(save({"features": features}))
 
 
 def chunk_name(number: int, samples: Iterable[tuple[str, str]]) -> str:

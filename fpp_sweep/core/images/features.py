@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,8 +26,8 @@ from torch.nn import functional as F
 
 from fpp_sweep.core.compute import computing, run_in_batches
 from fpp_sweep.core.datasets import Dataset
-from fpp_sweep.core.images.cache import CHUNK, UNREADABLE, Chunk, Skipped, chunk_name, describe, usable
-from fpp_sweep.core.images.reading import ImageLoader, Reader, ReadResult, Request, UnreadableImage
+from fpp_sweep.core.images.cache import CHUNK, UNREADABLE, chunk_name, describe, read_chunk, usable, write_chunk
+from fpp_sweep.core.images.reading import ImageLoader, Reader, Request
 from fpp_sweep.core.images.views import as_tower_input
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.spec.config import ViewConfig
@@ -34,7 +35,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import LockHeldError, exclusive_lock
 from fpp_sweep.spec.keys import FeatureKey
 from fpp_sweep.spec.progress import LOG_INTERVAL, Bar, time_shares
-from fpp_sweep.spec.specs import OnBadImage, StagePrecision
+from fpp_sweep.spec.specs import StagePrecision
 
 BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
 OUTPUTS_HELD = 4.0  # estimated memory of a view in the image tower, in sizes of the largest output of a layer
@@ -43,24 +44,15 @@ OUTPUTS_HELD = 4.0  # estimated memory of a view in the image tower, in sizes of
 class Features:
     """The features of a dataset's views, mapped from disk; only the requested part is in memory."""
 
-    def __init__(self, chunks: Mapping[int, Chunk], *, exact: bool, cost: Mapping[str, float] | None = None) -> None:
-        """Take chunks by number, in order, and the cost of those that were computed: images, and seconds by stage."""
-        self.cost = cost or {}
+    def __init__(self, chunks: Mapping[int, Any], *, exact: bool, cost: Mapping[str, float]) -> None:
+        """Take the mapped files of chunks by number, and the cost of those that were computed."""
+        self.cost = cost  # images, and seconds by stage
         self._chunks = chunks
         self._exact = exact
-        parts = [number * CHUNK + np.flatnonzero(chunk.readable) for number, chunk in chunks.items()]
-        self.sample_indices: NDArray[np.int64] = np.concatenate(parts)  # indices of samples that have features
-        self.skipped: tuple[Skipped, ...] = tuple(chain.from_iterable(chunk.skipped for chunk in chunks.values()))
-
-    def __len__(self) -> int:
-        return len(self.sample_indices)
 
     def of(self, indices: NDArray[np.int64]) -> Tensor:
-        """Return (n, views, D) unit features in float32 of samples that have features, by their indices."""
-        rows = [self._chunks[index // CHUNK].features[index % CHUNK] for index in indices.tolist()]
-        if not rows:  # no samples, but the right number of views and D
-            any_chunk = next(iter(self._chunks.values()))
-            return torch.from_numpy(any_chunk.features[:0].astype(np.float32))
+        """Return (n, views, D) unit features in float32 of samples by their indices."""
+        rows = [self._chunks[index // CHUNK][index % CHUNK] for index in indices.tolist()]
         features = torch.from_numpy(np.stack(rows).astype(np.float32))
         if self._exact:
             return features
@@ -84,7 +76,6 @@ class FeatureCache:
         *,
         precision: StagePrecision = "float32",
         samples: Iterable[int] | None = None,
-        on_bad_image: OnBadImage = "fail",
         workers: int = 0,
         batch: int = BATCH,
         progress: Bar | None = None,
@@ -92,8 +83,8 @@ class FeatureCache:
         """Return features of all views of a dataset; compute those that are not cached.
 
         With `samples`, some indices, only the chunks that hold these samples are computed and opened. `batch` is a
-        number of views. `workers` processes read images and render views. An image that cannot be read fails the run
-        or is skipped; an image that an earlier run has skipped is tried again.
+        number of views. `workers` processes read images and render views. Raise InputError for an image that cannot be
+        read.
         """
         if not len(dataset):
             raise InputError(f"{dataset.name}, split {dataset.split}: no images")
@@ -108,11 +99,10 @@ class FeatureCache:
             precision=precision,
             images=images_per_batch(config.count, batch),
             exact=self.exact,
-            on_bad_image=on_bad_image,
             progress=progress or Bar("features", len(dataset), shown=False),
         )
         filling.run()
-        return Features(dict(sorted(filling.chunks.items())), exact=self.exact, cost=filling.cost())
+        return Features(filling.chunks, exact=self.exact, cost=filling.cost())
 
     def _loader(self, workers: int, clip: Clip) -> ImageLoader:
         key = workers, clip.device.type == "cuda"
@@ -198,7 +188,7 @@ def _chunk_names(dataset: Dataset, samples: Iterable[int]) -> dict[int, str]:
     names = {}
     for number in sorted({sample // CHUNK for sample in samples}):
         ids = dataset.ids[_samples_of_chunk(number)]
-        names[number] = chunk_name(number, [(sample_id, dataset.fingerprint(sample_id)) for sample_id in ids])
+        names[number] = chunk_name(number, [(sample_id, dataset.source.fingerprint(sample_id)) for sample_id in ids])
     return names
 
 
@@ -215,9 +205,8 @@ class _Filling:
     precision: StagePrecision
     images: int  # in a batch of the image tower
     exact: bool
-    on_bad_image: OnBadImage
     progress: Bar
-    chunks: dict[int, Chunk] = field(default_factory=dict)  # chunks that are on disk, by number
+    chunks: dict[int, Any] = field(default_factory=dict)  # mapped files of the chunks that are on disk, by number
     locks: dict[int, ExitStack] = field(default_factory=dict)  # of the chunks that this run computes, in order
     images_computed: int = 0
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by stage
@@ -243,10 +232,10 @@ class _Filling:
         return self.ids[_samples_of_chunk(number)]
 
     def _take_cached(self, number: int) -> bool:
-        """Take a chunk from disk; return False if there is none, or if it lacks an image that can be read by now."""
+        """Take a chunk from disk; return False if there is none."""
         path = self.entry / self.names[number]
         try:
-            chunk = Chunk.read(path)
+            self.chunks[number] = read_chunk(path)
         except FileNotFoundError:
             return False
         except UNREADABLE as error:
@@ -254,12 +243,6 @@ class _Filling:
             with suppress(OSError):  # the cache may be read-only
                 path.unlink()
             return False
-        for sample in chunk.skipped:
-            result = self.reader(sample.sample_id)
-            if not isinstance(result, UnreadableImage):
-                return False
-            self._fail_or_skip(result.reason)
-        self.chunks[number] = chunk
         self.progress.add_cached(len(self._ids(number)))
         return True
 
@@ -270,10 +253,10 @@ class _Filling:
         try:
             for first in results:
                 number = next(iter(self.locks))  # of the oldest lock: a chunk is locked when it is first requested
-                chunk = self._compute(self._ids(number), chain([first], results))
+                features = self._compute(len(self._ids(number)), chain([first], results))
                 write_began, path = perf_counter(), self.entry / self.names[number]
-                chunk.write(path)
-                self.chunks[number] = Chunk.read(path)
+                write_chunk(path, features)
+                self.chunks[number] = read_chunk(path)
                 self.seconds["disk"] += perf_counter() - write_began
                 self.locks.pop(number).close()
         finally:
@@ -302,45 +285,35 @@ class _Filling:
             for sample_id in self._ids(number):
                 yield self.reader, sample_id
 
-    def _compute(self, ids: Sequence[str], results: Iterator[ReadResult]) -> Chunk:
-        """Compute a chunk; take the results of its samples from the iterator, which goes on with the next chunk."""
-        images, count, size = self.images, self.reader.config.count, self.reader.preprocess.size
+    def _compute(self, size: int, results: Iterator[Tensor]) -> NDArray[Any]:
+        """Return the features of a chunk; the views of its images are the next of the iterator."""
+        images, count, side = self.images, self.reader.config.count, self.reader.preprocess.size
         views_at_once = self.clip.text.memory.batch_size(images * count, tower_bytes_per_view(self.clip))
-        pixels = torch.zeros(images, count, 3, size, size, device=self.clip.device)
-        readable = np.zeros(len(ids), np.bool_)
-        skipped: list[Skipped] = []
+        pixels = torch.zeros(images, count, 3, side, side, device=self.clip.device)
         blocks: list[Tensor] = []
-        for start in range(0, len(ids), images):
-            batch_ids = ids[start : start + images]
-            for row, result in enumerate(islice(results, len(batch_ids))):
-                if isinstance(result, UnreadableImage):
-                    self._fail_or_skip(result.reason)
-                    skipped.append(Skipped(sample_id=batch_ids[row], reason=result.reason))
-                else:
-                    views = result.to(pixels.device, non_blocking=True)
-                    pixels[row] = as_tower_input(views, self.reader.preprocess)
-                    readable[start + row] = True
-            # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
-            # their features are dropped here or set to zero below
+        for start in range(0, size, images):
+            batch = min(images, size - start)
+            for row, views in enumerate(islice(results, batch)):
+                pixels[row] = as_tower_input(views.to(pixels.device, non_blocking=True), self.reader.preprocess)
+            # every batch has the same size: rows without an image hold zeros or views of an earlier batch
             features = run_in_batches(self._tower_features, pixels.flatten(0, 1), views_at_once)
-            blocks.append(features.view(images, count, -1)[: len(batch_ids)])
-            self.images_computed += len(batch_ids)
-            self.progress.advance(len(batch_ids))
+            blocks.append(features.view(images, count, -1)[:batch])
+            self.images_computed += batch
+            self.progress.advance(batch)
         features = torch.cat(blocks).cpu()  # waits for a GPU once in a chunk
         if not features.isfinite().all():
             raise FloatingPointError(f"{self.clip.name}: the image tower gave features that are not finite")
-        features[torch.from_numpy(~readable)] = 0
         values = features.numpy()
         if not self.exact:
             values = values.astype(np.float16)
-        return Chunk(features=values, readable=readable, skipped=tuple(skipped))
+        return values
 
     def _tower_features(self, pixels: Tensor) -> Tensor:
         """Return (N, D) features of (N, 3, size, size) views."""
         with computing(self.precision, self.clip.device):
             return self.clip.image_features(pixels)
 
-    def _timed(self, stage: str, results: Iterator[ReadResult]) -> Iterator[ReadResult]:
+    def _timed(self, stage: str, results: Iterator[Tensor]) -> Iterator[Tensor]:
         """Yield the same results, and count the seconds that they are waited for."""
         while True:
             began = perf_counter()
@@ -349,7 +322,3 @@ class _Filling:
             if result is None:
                 return
             yield result
-
-    def _fail_or_skip(self, reason: str) -> None:
-        if self.on_bad_image == "fail":
-            raise InputError(f"{reason}; repair or remove the image, or skip it with --set work.on_bad_image=skip")

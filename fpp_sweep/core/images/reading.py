@@ -18,7 +18,7 @@ from fpp_sweep.core.datasets.dataset import ImageSource
 from fpp_sweep.core.images.views import normalize, plan_views, render_with_pillow, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import Auto, ViewConfig
-from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.errors import InputError, MachineError
 
 # beginnings of torch's message when a process of its loader is dead; the second one's thread fetches for a GPU
 DEAD_PROCESS = ("DataLoader worker", "Pin memory thread")
@@ -31,7 +31,7 @@ class UnreadableImage:
     reason: str
 
 
-ReadResult = Tensor | UnreadableImage
+ReadResult = Tensor | UnreadableImage  # an error of another process would lose its type and its one line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +120,22 @@ class ImageLoader:
         self._requests = _Requests()
         self._loader: DataLoader[ReadResult] | None = None
 
-    def read(self, requests: Iterable[Request]) -> Iterator[ReadResult]:
+    def read(self, requests: Iterable[Request]) -> Iterator[Tensor]:
         """Yield the result of each request, in order; with processes, requests are taken ahead of time.
 
-        Raise MachineError if a process dies; the next run starts others.
+        Raise InputError for an image that cannot be read, and MachineError if a process dies: the next run starts
+        others.
         """
         self._requests.current = requests
         if self._loader is None:
             self._loader = self._make_loader()
         try:
-            yield from _begin(self._loader)
+            for result in _begin(self._loader):
+                if isinstance(result, UnreadableImage):
+                    raise InputError(
+                        f"{result.reason}; replace or remove the image (doctor --verify opens all images of a dataset)"
+                    )
+                yield result
         except (RuntimeError, ConnectionError, EOFError) as error:  # the last two: it died while it handed views over
             if not _means_dead_process(error):
                 raise

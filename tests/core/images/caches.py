@@ -1,5 +1,6 @@
 """A feature cache for tests, filled with the features of painted images."""
 
+import numpy as np
 import torch
 
 from fpp_sweep.core.images.features import FeatureCache
@@ -33,11 +34,12 @@ def fill(root, dataset, views=VIEWS, *, clip=CLIP, seed=0, exact=False, **option
     """Return the features of a dataset, of which missing ones are computed and cached, and the log."""
     log = Log()
     features = FeatureCache(root, exact=exact).features(clip, dataset, views, seed, progress=log, **options)
+    features.all_indices = np.arange(len(dataset))  # for `everything`
     return features, log
 
 
 def everything(features):
-    return features.of(features.sample_indices)
+    return features.of(features.all_indices)
 
 
 def assert_close(actual, expected, tolerance=1e-6):
