@@ -95,8 +95,6 @@ class ClassBins:
         )
 
     def __add__(self, other: ClassBins) -> ClassBins:
-        if self.counts.shape != other.counts.shape:
-            raise InputError(f"bins of {self.classes} classes do not add up with bins of {other.classes}")
         return ClassBins(
             counts=self.counts + other.counts,
             hits=self.hits + other.hits,
@@ -128,11 +126,6 @@ class Predictions:
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # optional ones (N, ...), such as logits
 
     def __post_init__(self) -> None:
-        if not self.ids:
-            raise InputError("no samples: metrics need at least one prediction")
-        for name, values in self.columns.items():
-            if len(values) != len(self):
-                raise InputError(f"column {name} must have {len(self)} rows, got {len(values)}")
         if len(set(self.ids)) < len(self):
             repeated, _ = Counter(self.ids).most_common(1)[0]
             raise InputError(f"sample {repeated!r} appears more than once")
@@ -157,7 +150,6 @@ class Predictions:
         """
         ids = tuple(ids)
         labels, probabilities = np.asarray(labels), np.asarray(probabilities)
-        _check_input(ids, labels, probabilities)
         rows = max(1, BLOCK // probabilities.shape[1])
         blocks = []
         for start in range(0, len(ids), rows):
@@ -226,8 +218,6 @@ class Confidences:
 
 def concatenate(parts: Sequence[Predictions]) -> Predictions:
     """Join shards of one dataset, in the order given; associative to the last bit."""
-    if not parts:
-        raise InputError("no shards to join")
     first, *others = parts
     ids = list(first.ids)
     class_bins = first.class_bins
@@ -363,25 +353,3 @@ def fisher_rao(predictions: Predictions) -> float:
 
 def fisher_rao_root(predictions: Predictions) -> float:
     return math.sqrt(fisher_rao(predictions))
-
-
-def _check_input(ids: tuple[str, ...], labels: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
-    """Raise InputError for input that would give wrong numbers."""
-    if not ids:
-        raise InputError("no samples: metrics need at least one prediction")
-    if probabilities.ndim != 2 or labels.shape != (len(ids),) or len(probabilities) != len(ids):
-        shapes = f"labels of shape {labels.shape}, probabilities of shape {probabilities.shape}"
-        raise InputError(f"{len(ids)} ids need as many labels and rows of probabilities, got {shapes}")
-    if labels.dtype.kind not in "iu" or probabilities.dtype.kind != "f":
-        types = f"{labels.dtype} and {probabilities.dtype}"
-        raise InputError(f"labels must be whole and probabilities real numbers, got {types}")
-    classes = probabilities.shape[1]
-    bad_labels = np.flatnonzero((labels < 0) | (labels >= classes))
-    if bad_labels.size:
-        where = f"sample {ids[bad_labels[0]]!r}: label {labels[bad_labels[0]]}"
-        raise InputError(f"{where} is not one of the {classes} classes 0..{classes - 1}")
-    bad = np.argwhere(~((probabilities >= 0) & (probabilities <= 1)))  # written so that NaN is bad
-    if bad.size:
-        row, column = bad[0]
-        where = f"sample {ids[row]!r}: the probability of class {column}"
-        raise InputError(f"{where} is {probabilities[row, column]}, must lie in 0..1")

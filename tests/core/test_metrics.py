@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -423,63 +422,7 @@ def test_metrics_equal_torchmetrics_where_no_confidence_is_an_edge(classes):
 # --- bad input -----------------------------------------------------------------------------------
 
 
-def with_value(value: float) -> Probabilities:
-    probabilities = np.full((2, 3), 0.25, np.float32)
-    probabilities[1, 2] = value
-    return probabilities
-
-
-GOOD = with_value(0.25)
-
-
-@pytest.mark.parametrize(
-    ("ids", "labels", "probabilities", "message"),
-    [
-        (["a", "b"], [0, 1], with_value(np.nan), "sample 'b': the probability of class 2 is nan"),
-        (["a", "b"], [0, 1], with_value(np.inf), "sample 'b': the probability of class 2 is inf"),
-        (["a", "b"], [0, 1], with_value(-0.125), "sample 'b': the probability of class 2 is -0.125"),
-        (["a", "b"], [0, 1], with_value(1.5), "sample 'b': the probability of class 2 is 1.5"),
-        (["a", "b"], [0, 3], GOOD, "sample 'b': label 3 is not one of the 3 classes"),
-        (["a", "b"], [-1, 0], GOOD, "sample 'a': label -1 is not one of the 3 classes"),
-        (["a", "b"], [0.0, 1.0], GOOD, "labels must be whole"),
-        (["a", "b"], [0, 1], np.ones((2, 3), np.int64), "probabilities real"),
-        (["a", "a"], [0, 1], GOOD, "sample 'a' appears more than once"),
-        (["a"], [0, 1], GOOD, "1 ids need as many labels"),
-        (["a", "b"], [0], GOOD, "2 ids need as many labels"),
-        (["a", "b"], [0, 1], GOOD[0], "2 ids need as many labels"),
-        ([], [], np.zeros((0, 3), np.float32), "no samples"),
-    ],
-)
-def test_bad_input_is_refused_with_the_samples_name(ids, labels, probabilities, message):
-    with pytest.raises(InputError, match=message):
-        Predictions.of(ids, np.array(labels), probabilities)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"ids": ("a", "a")}, "sample 'a' appears more than once"),
-        ({"columns": {"logits": np.zeros((3, 3))}}, "column logits must have 2 rows, got 3"),
-    ],
-)
-def test_predictions_with_repeated_ids_or_missing_rows_are_refused(changes, message):
-    with pytest.raises(InputError, match=message):
-        dataclasses.replace(predictions(np.array([0, 1]), GOOD), **changes)
-
-
 def test_a_sample_in_two_shards_is_refused():
-    shard = predictions(np.array([0, 1]), GOOD)
+    shard = predictions(np.array([0, 1]), np.full((2, 3), 0.25, np.float32))
     with pytest.raises(InputError, match="sample 'sample 0' appears more than once"):
         concatenate([shard, shard])
-
-
-def test_shards_with_different_classes_do_not_join():
-    first = Predictions.of(["a"], np.array([0]), GOOD[:1])
-    second = Predictions.of(["b"], np.array([0]), GOOD[:1, :2])
-    with pytest.raises(InputError, match="3 classes do not add up with bins of 2"):
-        concatenate([first, second])
-
-
-def test_an_empty_list_of_shards_is_refused():
-    with pytest.raises(InputError, match="no shards"):
-        concatenate([])
