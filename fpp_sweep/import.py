@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.import", __doc__ or "", usage="FILE --as NAME --into SWEEP [options]")
-    file = "predictions as .csv, .npz or .parquet; docs/import.md has the columns"
+    file = "predictions as .npz or .parquet; docs/import.md has the columns"
     options.add_argument("file", type=user_path, metavar="FILE", help=file)
     options.add_argument("--as", dest="name", required=True, metavar="NAME", help="name of the baseline in tables")
     options.add_argument("--into", required=True, metavar="SWEEP", help="name or folder of a sweep")

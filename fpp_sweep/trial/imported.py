@@ -1,9 +1,8 @@
 """Predictions of other programs: the file that holds them, and its checks against the samples of a sweep.
 
 A file has a row for each sample: `id`, and `logits` or `probabilities` with a value for each class. The columns
-`dataset`, `split`, `seed` and `label` are optional. In csv files, and where a parquet file has no list column, classes
-are columns: `logits.0`, `logits.1`, ... In npz files each column is an array, and that of the classes has two axes.
-Further classes of a dataset with fewer classes than another one are empty, or NaN.
+`dataset`, `split`, `seed` and `label` are optional. In parquet files the values are lists. In npz files each column is
+an array, and that of the classes has two axes: NaN stands for further classes of a dataset with fewer than another.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow.csv
 from numpy.typing import NDArray
 from pyarrow import compute
 
@@ -30,7 +28,7 @@ SUM_TOLERANCE = 1e-3  # largest distance of a row's sum from one; half precision
 LEAST_PROBABILITY = 1e-38  # under the logarithm that makes logits of probabilities
 DatasetSplitSeed = tuple[str, str, int]  # dataset, split and seed
 COLUMNS = ("dataset", "split", "seed", "label")  # optional ones
-FORMATS = (".csv", ".npz", ".parquet")
+FORMATS = (".npz", ".parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +87,7 @@ def read_rows(path: Path) -> ImportedRows:
     if path.suffix not in FORMATS:
         raise InputError(f"{path}: must be one of {', '.join(FORMATS)} by its name ({path.suffix or 'no suffix'})")
     try:
-        columns = _read_npz(path) if path.suffix == ".npz" else _read_table(path)
+        columns = _read_npz(path) if path.suffix == ".npz" else _read_parquet(path)
     except InputError:
         raise
     except FileNotFoundError as error:
@@ -107,29 +105,16 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
         return dict(file)
 
 
-def _read_table(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the columns of a csv or parquet file; columns of classes are joined into one array."""
-    if path.suffix == ".csv":
-        texts = {name: pyarrow.string() for name in ("id", "dataset", "split")}
-        table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=texts))
-    else:
-        table = read_columns(path, _is_read, remedy="write it again")
+def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
+    read = ("id", *COLUMNS, *KINDS)
+    table = read_columns(path, lambda name: name in read, remedy="write it again")
     columns: dict[str, NDArray[Any]] = {}
-    for name in ("id", *COLUMNS):
-        if name in table.column_names:
+    for name in table.column_names:
+        if name in KINDS:
+            columns[name] = _padded(table[name])
+        else:
             columns[name] = np.array(table[name].to_pylist())
-    for kind in KINDS:
-        names = [name for name in table.column_names if name.startswith(f"{kind}.")]
-        if kind in table.column_names:
-            columns[kind] = _padded(table[kind])
-        elif names:
-            columns[kind] = _joined(path, table, kind, names)
     return columns
-
-
-def _is_read(name: str) -> bool:
-    """Return whether a column of a file is read: further columns may hold anything."""
-    return name in ("id", *COLUMNS) or name.partition(".")[0] in KINDS
 
 
 def _padded(column: Any) -> Numbers:
@@ -140,20 +125,6 @@ def _padded(column: Any) -> Numbers:
     rows = np.full((len(lengths), width), np.nan)
     rows[np.arange(width) < lengths[:, None]] = values
     return rows
-
-
-def _joined(path: Path, table: Any, kind: str, names: Sequence[str]) -> Numbers:
-    """Return the columns `logits.0`, `logits.1`, ... as one array; raise InputError if one is missing."""
-    columns = []
-    for index in range(len(names)):
-        name = f"{kind}.{index}"
-        if name not in names:
-            raise InputError(f"{path}: has {len(names)} columns of {kind}, but no {name}; number them from 0 on")
-        columns.append(np.array(table[name].to_pylist(), dtype=object))
-    try:
-        return np.stack(columns, axis=1).astype(np.float64)  # an empty cell is None, which becomes NaN
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: columns of {kind} must hold numbers ({error})") from error
 
 
 def _checked_rows(path: Path, columns: dict[str, NDArray[Any]]) -> ImportedRows:

@@ -1,6 +1,5 @@
 """`import`: predictions from a file become a baseline like any other, or are refused in one line."""
 
-import csv
 import re
 from dataclasses import replace
 from importlib import import_module
@@ -118,17 +117,6 @@ def write_parquet(path, columns):
     parquet.write_table(pa.table(columns), path)
 
 
-def write_csv(path, columns):
-    values = pad_rows(columns["logits"])
-    names = [name for name in columns if name != "logits"]
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*names, *[f"logits.{index}" for index in range(values.shape[1])]])
-        for row, logits in enumerate(values):
-            cells = ["" if np.isnan(value) else repr(float(value)) for value in logits]
-            writer.writerow([*[columns[name][row] for name in names], *cells])
-
-
 def run_import(file, name="theirs"):
     import_module("fpp_sweep.import").main([str(file), "--as", name, "--into", "ev"])
 
@@ -136,7 +124,7 @@ def run_import(file, name="theirs"):
 # --- accepted files ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("write", [write_npz, write_parquet, write_csv], ids=lambda write: write.__name__)
+@pytest.mark.parametrize("write", [write_npz, write_parquet], ids=lambda write: write.__name__)
 def test_imported_predictions_of_a_trial_have_the_numbers_of_the_trial(sweep, tmp_path, write, capsys):
     file = tmp_path / f"theirs.{write.__name__.removeprefix('write_')}"
     write(file, columns_of())
@@ -230,8 +218,8 @@ def test_the_recipes_of_the_page_write_files_that_are_imported(sweep, tmp_path, 
     for split, of_split in (("test", tests), ("val", vals)):
         frames[split] = pandas.concat([frame_of(dataset, part) for dataset, part in of_split.items()])
     frames["test"]["split"], frames["val"]["split"] = "test", "val"
-    pandas.concat([frames["test"], frames["val"]]).to_csv("theirs.csv", index=False)
-    run_import("theirs.csv", "table")
+    pandas.concat([frames["test"], frames["val"]]).to_parquet("theirs.parquet", index=False)
+    run_import("theirs.parquet", "table")
     for name in ("baseline-arrays", "baseline-table"):
         average = sweep.trial(name).results["test"].average
         assert average["accuracy"] == sweep.trial("trial-0001").results["test"].average["accuracy"]
@@ -240,8 +228,7 @@ def test_the_recipes_of_the_page_write_files_that_are_imported(sweep, tmp_path, 
 
 def frame_of(dataset, part):
     probabilities = softmax(part.columns["logits"].astype(float))
-    columns = {f"probabilities.{index}": probabilities[:, index] for index in range(probabilities.shape[1])}
-    return pandas.DataFrame({"id": part.ids, "dataset": dataset, **columns})
+    return pandas.DataFrame({"id": part.ids, "dataset": dataset, "probabilities": list(probabilities)})
 
 
 def keep_first_objectives(sweep, count):
@@ -363,11 +350,9 @@ def test_used_and_invalid_names_are_refused(sweep, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", b"", r"must be one of .csv, .npz, .parquet by its name \(.txt\)"),
+        ("a.txt", b"", r"must be one of .npz, .parquet by its name \(.txt\)"),
         ("a.npz", b"PK\x03\x04", "not readable as npz"),
         ("a.parquet", b"PAR1", "not readable as parquet"),
-        ("a.csv", b"id,logits.1\nx,2\n", "has 1 columns of logits, but no logits.0; number them from 0 on"),
-        ("a.csv", b"id,logits.0\nx,many\n", "columns of logits must hold numbers"),
     ],
 )
 def test_files_that_cannot_be_read_are_refused(sweep, tmp_path, name, content, message):

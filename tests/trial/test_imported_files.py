@@ -83,14 +83,10 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path, content):
 
 
 def test_a_file_without_rows_is_refused(tmp_path):
-    for name in ("empty.csv", "empty.npz"):
-        file = tmp_path / name
-        if file.suffix == ".csv":
-            file.write_text("id,logits.0,logits.1\n")
-        else:
-            np.savez(file, id=np.array([], str), logits=np.zeros((0, 2)))
-        with pytest.raises(InputError, match=f"{name}: has no rows; write one for each sample$"):
-            read_rows(file)
+    file = tmp_path / "empty.npz"
+    np.savez(file, id=np.array([], str), logits=np.zeros((0, 2)))
+    with pytest.raises(InputError, match="empty.npz: has no rows; write one for each sample$"):
+        read_rows(file)
 
 
 def test_predictions_without_a_column_are_refused(tmp_path):
@@ -100,7 +96,7 @@ def test_predictions_without_a_column_are_refused(tmp_path):
         read_predictions(file)
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_a_file_that_does_not_exist_is_not_called_damaged(tmp_path, suffix):
     file = tmp_path / f"nofile{suffix}"
     with pytest.raises(InputError, match=rf"^{re.escape(str(file))}: does not exist; give a file that does$"):
