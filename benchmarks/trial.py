@@ -111,7 +111,7 @@ def checkpoint(folder: Path) -> str:
 
     torch.manual_seed(0)
     torch.save(CLIP(**get_model_config("ViT-B-16"), quick_gelu=True).state_dict(), folder / "random.pt")
-    return f"ViT-B-16+quickgelu:{folder / 'random.pt'}"
+    return f"ViT-B-16-quickgelu:{folder / 'random.pt'}"
 
 
 def datasets(folder: Path, images: int) -> Path:

@@ -44,8 +44,7 @@ def check_evaluates(name, tmp_path):
     for class_name, colour in zip(CLASSES, ("red", "green"), strict=True):
         (tmp_path / "images" / class_name).mkdir(parents=True)
         Image.new("RGB", (60, 48), colour).save(tmp_path / "images" / class_name / "0.png")
-    activation = "+gelu" if f"{name}-quickgelu" in open_clip.list_models() else ""
-    model_flag = ["--model", f"{name}{activation}:{tmp_path / 'weights.pt'}"]
+    model_flag = ["--model", f"{name}:{tmp_path / 'weights.pt'}"]
     evaluate.main([*model_flag, "--datasets", f"mine={tmp_path / 'images'}", *RUN, *SMALL, "--out", str(tmp_path)])
     (results,) = tmp_path.glob("*/results.json")
     trials = json.loads(results.read_text())["trials"]

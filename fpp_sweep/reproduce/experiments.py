@@ -123,19 +123,15 @@ def _read_number(value: Any, key: str) -> PrintedNumber | None:
 def is_papers_model(model: str) -> bool:
     """Return True for ViT-B/16 with OpenAI's weights, from the hub or a file.
 
-    A file is OpenAI's by its name, or because the user says that it has OpenAI's activation.
+    A file is OpenAI's because the user says that it has OpenAI's activation.
 
-    >>> [is_papers_model(name) for name in ("ViT-B-16/openai", "ViT-B-16-quickgelu:/data/ViT-B-16.pt", "tiny")]
-    [True, True, False]
-    >>> [is_papers_model(f"ViT-B-16+{rest}") for rest in ("quickgelu:b16.pt", "gelu:ViT-B-16.pt")]
-    [True, False]
+    >>> [is_papers_model(name) for name in ("ViT-B-16/openai", "ViT-B-16-quickgelu:b16.pt", "ViT-B-16:b16.pt", "tiny")]
+    [True, True, False, False]
     """
     spec = parse(model)
-    if spec.architecture.removesuffix(QUICK_SUFFIX) != PAPERS_MODEL or spec.activation == "gelu":
-        return False
     if spec.path is not None:
-        return spec.activation == "quick_gelu" or spec.path.name == f"{PAPERS_MODEL}.pt"
-    return spec.tag == PAPERS_TAG
+        return spec.architecture == f"{PAPERS_MODEL}{QUICK_SUFFIX}"
+    return spec.architecture.removesuffix(QUICK_SUFFIX) == PAPERS_MODEL and spec.tag == PAPERS_TAG
 
 
 # --- parts of an experiment ------------------------------------------------------------------------------

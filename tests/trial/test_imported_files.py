@@ -85,7 +85,7 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path, content):
 def test_a_file_without_rows_is_refused(tmp_path):
     file = tmp_path / "empty.npz"
     np.savez(file, id=np.array([], str), logits=np.zeros((0, 2)))
-    with pytest.raises(InputError, match="empty.npz: has no rows; write one for each sample$"):
+    with pytest.raises(InputError, match=r"empty\.npz: has no rows; write one for each sample$"):
         read_rows(file)
 
 

@@ -14,7 +14,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
 from fpp_sweep.core.compute import CACHE_FRACTION, gradient_scale, product_dtype, run_in_batches, upcast
 from fpp_sweep.core.methods.base import TextModel
@@ -39,15 +38,10 @@ class ByBackward:
 
     def __init__(self, texts: Texts, context: Tensor) -> None:
         self._context = context.detach().requires_grad_()
-        self._saved: list[Tensor] = []  # the tensors of the graph, so that a worker can count their bytes
         self._batch_size = texts.contexts_per_batch()
-        with torch.enable_grad(), saved_tensors_hooks(self._save, lambda tensor: tensor):
+        with torch.enable_grad():
             self._graph = texts.features(self._context)
         self.features = self._graph.detach()
-
-    def _save(self, tensor: Tensor) -> Tensor:
-        self._saved.append(tensor)
-        return tensor
 
     def backward(self, gradients: Tensor) -> Tensor:
         return run_in_batches(self._backward, gradients, self._batch_size)

@@ -1,7 +1,7 @@
 """A frozen CLIP: an image tower, a text tower that takes embeddings, tokenizer and preprocessing; and loading one.
 
-The activation is the one that the weights were trained with. A tag knows it; for a file of an architecture that
-open_clip has with both, the user has to name it. No code in a file is ever run."""
+The activation is the one that the weights were trained with. A tag knows it; for a file, the architecture's name says
+it, as in open_clip. No code in a file is ever run."""
 
 from __future__ import annotations
 
@@ -292,15 +292,12 @@ def _file_recipe(model_name: str, spec: ModelSpec, settings: Mapping[str, Any]) 
     """
     open_clip = import_open_clip()
     name = spec.architecture
-    has_both = f"{name}{QUICK_SUFFIX}" in architectures()
-    if has_both and spec.activation is None:
-        raise InputError(
-            f"{spec.path} does not tell which activation it was trained with; write {name}+gelu:{spec.path} or "
-            f"{name}+quickgelu:{spec.path}"
-        )
     quick = bool(settings.get("quick_gelu"))
-    if spec.activation is not None:
-        quick = spec.activation == "quick_gelu"
+    if f"{name}{QUICK_SUFFIX}" in architectures():
+        warn_once(
+            f"{model_name}: computes with GELU; for weights that were trained with QuickGELU, as OpenAI's, write "
+            f"{name}{QUICK_SUFFIX}:{spec.path}"
+        )
     recipes = {}
     for tag in open_clip.list_pretrained_tags_by_model(name):
         recipe = open_clip.get_pretrained_cfg(name, tag)

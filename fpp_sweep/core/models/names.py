@@ -2,8 +2,8 @@
 
 `tiny` is the embedded model. Every other model is one of open_clip's architectures with published weights or a file:
 
-    NAME/TAG                       ViT-B-16/openai
-    NAME[+gelu|+quickgelu]:PATH    ViT-B-16+quickgelu:/models/ViT-B-16.pt
+    NAME/TAG     ViT-B-16/openai
+    NAME:PATH    ViT-B-16-quickgelu:/models/ViT-B-16.pt
 
 open_clip takes seconds to import, so a name is checked against the names of its files of settings.
 """
@@ -18,17 +18,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fpp_sweep.spec.errors import InputError, similar_names, unknown
 from fpp_sweep.spec.files import user_path
 
-if TYPE_CHECKING:
-    from fpp_sweep.core.text.tower import Activation
-
 EMBEDDED = "tiny"
 QUICK_SUFFIX = "-quickgelu"  # open_clip's names for its architectures with OpenAI's activation
-ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "quickgelu": "quick_gelu"}  # by the user's word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +32,6 @@ class ModelSpec:
     """The parts of a model's name; weights are a tag or a path, except for the embedded model."""
 
     architecture: str  # open_clip's name, or that of the embedded model
-    activation: Activation | None = None
     tag: str | None = None
     path: Path | None = None
 
@@ -44,11 +39,10 @@ class ModelSpec:
 def parse(model_name: str) -> ModelSpec:
     """Split a model's name; its architecture is checked, its tag or file is not.
 
-    >>> parse("ViT-B-16+quickgelu:weights/b16.safetensors")
-    ModelSpec(architecture='ViT-B-16', activation='quick_gelu', tag=None, path=PosixPath('weights/b16.safetensors'))
+    >>> parse("ViT-B-16-quickgelu:weights/b16.safetensors")
+    ModelSpec(architecture='ViT-B-16-quickgelu', tag=None, path=PosixPath('weights/b16.safetensors'))
     """
-    before, separator, weights = [*re.split("([/:])", model_name, maxsplit=1), "", ""][:3]
-    architecture, plus, activation = before.partition("+")
+    architecture, separator, weights = [*re.split("([/:])", model_name, maxsplit=1), "", ""][:3]
     if model_name == EMBEDDED:
         return ModelSpec(architecture=EMBEDDED)
     if architecture == EMBEDDED:
@@ -60,14 +54,10 @@ def parse(model_name: str) -> ModelSpec:
         if similar_names(model_name, valid_names):  # such as ViT-B/16, as papers write it
             raise unknown("model", model_name, valid_names)
         raise unknown("model", architecture, valid_names)
-    if plus and activation not in ACTIVATIONS:
-        raise InputError(f"model {model_name!r}: {unknown('activation', activation, ACTIVATIONS)}")
     if not weights:
         raise InputError(f"model {model_name!r} has no weights: add /TAG (such as /openai) or :PATH of a checkpoint")
     if separator == ":":
-        return ModelSpec(architecture=architecture, activation=ACTIVATIONS.get(activation), path=user_path(weights))
-    if plus:
-        raise InputError(f"model {model_name!r}: the tag decides the activation; leave +{activation} out")
+        return ModelSpec(architecture=architecture, path=user_path(weights))
     return ModelSpec(architecture=architecture, tag=weights)
 
 

@@ -5,7 +5,7 @@ Shapes in this package: B prompts, K classes (texts), W the width of the text to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -178,28 +178,64 @@ class AttentionMask:
 
 @lru_cache(maxsize=8)  # called at every step of pretraining
 def _attention_mask(packing: Packing, prefix: int) -> AttentionMask:
+    groups = _groups_of(packing, prefix)
+    size = max([len(group) for group in groups])  # S
+    queries = max([len(group.slots_of_text) for group in groups])  # E
+    row_of = torch.zeros(len(groups), size, dtype=torch.long)
+    slot_of = torch.arange(prefix + len(packing))
+    end_texts = torch.zeros(len(groups), queries, dtype=torch.long)
+    end_slots = torch.zeros(len(groups), queries, dtype=torch.long)
+    end_query_of = torch.zeros(len(packing.order), dtype=torch.long)
+    for index, group in enumerate(groups):
+        nodes = torch.tensor(list(group.slot_of_node))
+        slots = torch.tensor(list(group.slot_of_node.values()))
+        row_of[index, :prefix] = torch.arange(prefix)
+        row_of[index, slots] = prefix + nodes
+        slot_of[prefix + nodes] = index * size + slots
+        texts = torch.tensor(list(group.slots_of_text))
+        end_texts[index, : len(texts)] = texts
+        end_slots[index, : len(texts)] = torch.tensor([slots[-1] for slots in group.slots_of_text.values()])
+        end_query_of[texts] = index * queries + torch.arange(len(texts))
+    masked = torch.stack([group.masked(size) for group in groups])
+    end_masked = masked[torch.arange(len(groups))[:, None], end_slots]  # the rows of the EOTs' slots
+    device = packing.positions.device
+    is_gathered = len(groups) > 1  # the slots of a single group are the rows
+    return AttentionMask(
+        row_of=row_of.flatten().to(device) if is_gathered else None,
+        slot_of=slot_of.to(device) if is_gathered else None,
+        masked=masked[:, None].to(device),
+        ends=prefix + packing.ends,
+        end_texts=end_texts.flatten().to(device),
+        end_query_of=end_query_of.to(device),
+        end_masked=end_masked[:, None].to(device),
+    )
+
+
+def _groups_of(packing: Packing, prefix: int) -> list[_Group]:
     """Fill one group of texts after another, in the order of their paths: equal beginnings come together."""
     paths = packing.paths()
-    total = prefix + len(packing)
+    texts = sorted(range(len(paths)), key=paths.__getitem__)
+    if prefix + len(packing) <= SINGLE_GROUP_ROWS:
+        group = _Group(prefix, range(len(packing)))
+        for text in texts:
+            group.add(text, paths[text])
+        return [group]
     limit = max(GROUP_ROWS, prefix + packing.longest)
-    if total <= SINGLE_GROUP_ROWS:
-        limit = total
     groups: list[_Group] = []
-    for text in sorted(range(len(paths)), key=paths.__getitem__):
+    for text in texts:
         if not groups or groups[-1].size_with(paths[text]) > limit:
             groups.append(_Group(prefix))
         groups[-1].add(text, paths[text])
-    if len(groups) == 1:
-        return _mask_of_one_group(_layout(groups, packing, prefix), packing, prefix)
-    return _mask_of_groups(_layout(groups, packing, prefix), packing, prefix)
+    return groups
 
 
 class _Group:
     """Some texts, and the slots of their nodes after those of the prefix."""
 
-    def __init__(self, prefix: int) -> None:
+    def __init__(self, prefix: int, nodes: Iterable[int] = ()) -> None:
+        """Begin with these nodes, in their order."""
         self.prefix = prefix
-        self.slot_of_node: dict[int, int] = {}
+        self.slot_of_node = {node: prefix + index for index, node in enumerate(nodes)}
         self.slots_of_text: dict[int, list[int]] = {}  # by packed text
 
     def __len__(self) -> int:
@@ -229,67 +265,3 @@ class _Group:
             causal = torch.ones(len(text), len(text), dtype=torch.bool).tril()
             attends[text[:, None], text] |= causal
         return ~attends
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Layout:
-    """The slots of all groups, on the CPU: an `AttentionMask` before it is flattened and moved to a device."""
-
-    row_of: Tensor  # (groups, S) row in each slot
-    slot_of: Tensor  # (R,) one of the slots of each row, counted over all groups
-    masked: Tensor  # (groups, S, S)
-    end_texts: Tensor  # (groups, E) packed text of each EOT query
-    end_query_of: Tensor  # (K,) EOT query of each packed text, counted over all groups
-    end_masked: Tensor  # (groups, E, S)
-
-
-def _layout(groups: list[_Group], packing: Packing, prefix: int) -> _Layout:
-    size = max([len(group) for group in groups])  # S
-    queries = max([len(group.slots_of_text) for group in groups])  # E
-    row_of = torch.zeros(len(groups), size, dtype=torch.long)
-    slot_of = torch.arange(prefix + len(packing))
-    end_texts = torch.zeros(len(groups), queries, dtype=torch.long)
-    end_slots = torch.zeros(len(groups), queries, dtype=torch.long)
-    end_query_of = torch.zeros(len(packing.order), dtype=torch.long)
-    for index, group in enumerate(groups):
-        nodes = torch.tensor(list(group.slot_of_node))
-        slots = torch.tensor(list(group.slot_of_node.values()))
-        row_of[index, :prefix] = torch.arange(prefix)
-        row_of[index, slots] = prefix + nodes
-        slot_of[prefix + nodes] = index * size + slots
-        texts = torch.tensor(list(group.slots_of_text))
-        end_texts[index, : len(texts)] = texts
-        end_slots[index, : len(texts)] = torch.tensor([slots[-1] for slots in group.slots_of_text.values()])
-        end_query_of[texts] = index * queries + torch.arange(len(texts))
-    masked = torch.stack([group.masked(size) for group in groups])
-    end_masked = masked[torch.arange(len(groups))[:, None], end_slots]  # the rows of the EOTs' slots
-    return _Layout(
-        row_of=row_of,
-        slot_of=slot_of,
-        masked=masked,
-        end_texts=end_texts,
-        end_query_of=end_query_of,
-        end_masked=end_masked,
-    )
-
-
-def _mask_of_groups(layout: _Layout, packing: Packing, prefix: int) -> AttentionMask:
-    device = packing.positions.device
-    return AttentionMask(
-        row_of=layout.row_of.flatten().to(device),
-        slot_of=layout.slot_of.to(device),
-        masked=layout.masked[:, None].to(device),
-        ends=prefix + packing.ends,
-        end_texts=layout.end_texts.flatten().to(device),
-        end_query_of=layout.end_query_of.to(device),
-        end_masked=layout.end_masked[:, None].to(device),
-    )
-
-
-def _mask_of_one_group(layout: _Layout, packing: Packing, prefix: int) -> AttentionMask:
-    """Reorder the slots of a single group as rows, so that no rows need to be gathered."""
-    slots = layout.slot_of
-    reordered = replace(
-        layout, masked=layout.masked[:, slots[:, None], slots], end_masked=layout.end_masked[..., slots]
-    )
-    return replace(_mask_of_groups(reordered, packing, prefix), row_of=None, slot_of=None)

@@ -167,19 +167,19 @@ def assert_computes_as(clip: Clip, name: str, model: Any) -> None:
 @pytest.mark.parametrize("name", [*FAST, *PADDED])
 def test_features_equal_open_clips(tmp_path: Path, name: str) -> None:
     model = random_model(name)
-    spec = f"{name}+gelu:{saved(tmp_path / 'weights.pt', model)}"
+    spec = f"{name}:{saved(tmp_path / 'weights.pt', model)}"
     clip = load(spec)
     assert isinstance(clip.text, PaddedTower) == (name in PADDED)
     assert_computes_as(clip, name, model)
 
 
-@pytest.mark.parametrize("name", ["small+gelu", "small+quickgelu", "small-quickgelu"])
+@pytest.mark.parametrize("name", ["small", "small-quickgelu"])
 def test_features_equal_open_clips_with_the_requested_activation(tmp_path: Path, name: str) -> None:
     quick = random_model("small", force_quick_gelu=True)
     gelu = random_model("small")
     gelu.load_state_dict(quick.state_dict())
     clip = load(f"{name}:{saved(tmp_path / 'weights.pt', quick)}")
-    same, other = (gelu, quick) if name == "small+gelu" else (quick, gelu)
+    same, other = (gelu, quick) if name == "small" else (quick, gelu)
     assert_computes_as(clip, "small", same)
     with pytest.raises(AssertionError, match="not close"):
         assert_computes_as(clip, "small", other)
@@ -193,7 +193,7 @@ def test_gradients_of_a_padded_tower_equal_autograd_through_open_clips_model(
     import open_clip
 
     model = random_model(name)
-    clip = load(f"{name}+gelu:{saved(tmp_path / 'weights.pt', model)}")
+    clip = load(f"{name}:{saved(tmp_path / 'weights.pt', model)}")
     context = open_prompt(clip, "a photo of a").context
     gradients = torch.randn(2, len(NAMES), clip.text.feature_size, generator=torch.Generator().manual_seed(0))
     actual = form(class_texts(clip.text, clip.tokenizer, NAMES), context).backward(gradients)
@@ -241,7 +241,7 @@ def test_loading_prints_nothing_and_does_not_change_the_random_stream(
 ) -> None:
     path = saved(tmp_path / "weights.pt", random_model("small"))
     before = torch.random.get_rng_state()
-    load(f"small+quickgelu:{path}")
+    load(f"small-quickgelu:{path}")
     assert torch.equal(torch.random.get_rng_state(), before)
     assert capfd.readouterr() == ("", "")
 
@@ -308,10 +308,11 @@ def test_a_file_that_may_need_other_preprocessing_is_warned_of_by_the_names_of_i
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = saved(tmp_path / "weights.pt", small_clip())
-    load(f"small+quickgelu:{path}")  # one tag
+    load(f"small-quickgelu:{path}")  # one tag
     assert not caplog.messages
-    load(f"small+gelu:{path}")
-    (warning,) = caplog.messages
+    load(f"small:{path}")
+    activation, warning = caplog.messages
+    assert "computes with GELU" in activation
     assert "wrong results for the weights of small/laion, small/elsewhere, small/squashed; load those" in warning
 
 
@@ -331,13 +332,10 @@ def test_weights_that_cannot_be_fetched_are_refused_with_a_remedy(monkeypatch: p
 @settings(deadline=None)
 @given(
     name=st.sampled_from(["ViT-B-16", "RN50"]),
-    activation=st.sampled_from([("", None), ("+gelu", "gelu"), ("+quickgelu", "quick_gelu")]),
     rest=st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="~"), min_size=1),
 )
-def test_a_model_name_is_split_into_its_parts(name: str, activation: tuple[str, Any], rest: str) -> None:
-    suffix, activation_name = activation
-    expected = ModelSpec(architecture=name, activation=activation_name, path=Path(rest))
-    assert parse(f"{name}{suffix}:{rest}") == expected
+def test_a_model_name_is_split_into_its_parts(name: str, rest: str) -> None:
+    assert parse(f"{name}:{rest}") == ModelSpec(architecture=name, path=Path(rest))
     assert parse(f"{name}/{rest}") == ModelSpec(architecture=name, tag=rest)
 
 
@@ -355,9 +353,6 @@ def test_a_model_name_is_split_into_its_parts(name: str, activation: tuple[str, 
         ("small:", "add /TAG (such as /openai) or :PATH"),
         ("small/opena1", "unknown tag of small 'opena1', did you mean 'openai'?"),
         ("ViT-S-16/openai", "has no tags in open_clip; write ViT-S-16:PATH"),
-        ("small+quickgel:x.pt", "unknown activation 'quickgel', did you mean 'quickgelu'?"),
-        ("small+gelu/openai", "the tag decides the activation; leave +gelu out"),
-        ("small:x.pt", "does not tell which activation it was trained with; write small+gelu:x.pt or small+quick"),
         ("hugging:x.pt", "its text tower is a model of transformers (roberta-base)"),
         ("oblong:x.pt", "its images are not square but [32, 48]"),
     ],
@@ -381,7 +376,7 @@ def test_a_misspelt_name_is_refused_without_importing_open_clip(monkeypatch: pyt
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path / "weights.pt", small_clip())
     for name in ("wide", "resnet"):
-        text = message(f"{name}+gelu:{path}")
+        text = message(f"{name}:{path}")
         assert text.startswith(f"{path}: does not fit {name}: ")
         assert len(text) < 400
 
@@ -391,7 +386,7 @@ def test_openais_archive_is_refused_with_the_line_that_converts_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_openai_archive(tmp_path / "archive.pt")
-    text = message("small+quickgelu:archive.pt")
+    text = message("small-quickgelu:archive.pt")
     assert text.startswith("archive.pt: a TorchScript archive, which is not read; convert it once: python -c '")
 
 
@@ -400,7 +395,7 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path, content: bytes | Non
     path = tmp_path / "x.pt"
     if content is not None:
         path.write_bytes(content)
-    assert message(f"small+gelu:{path}").startswith(f"{path}: ")
+    assert message(f"small:{path}").startswith(f"{path}: ")
 
 
 # --- digests, tokens and the embedded model
@@ -409,19 +404,19 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path, content: bytes | Non
 def test_digests_change_with_weights_and_activation(tmp_path: Path) -> None:
     state = small_clip().state_dict()
 
-    def loaded(name: str, activation: str = "gelu", **changes: Any) -> Clip:
+    def loaded(name: str, architecture: str = "small", **changes: Any) -> Clip:
         torch.save({**state, **changes}, tmp_path / f"{name}.pt")
-        return load(f"small+{activation}:{tmp_path / name}.pt")
+        return load(f"{architecture}:{tmp_path / name}.pt")
 
     base = loaded("base")
     save_file(state, tmp_path / "same.safetensors")
-    same = load(f"small+gelu:{tmp_path / 'same.safetensors'}")
+    same = load(f"small:{tmp_path / 'same.safetensors'}")
     assert (same.digest, same.image_digest) == (base.digest, base.image_digest)
     text = loaded("text", **{"ln_final.bias": state["ln_final.bias"] + 1})
     assert text.image_digest == base.image_digest
     assert text.digest != base.digest
     image = loaded("image", **{"visual.ln_post.bias": state["visual.ln_post.bias"] + 1})
-    for other in (image, loaded("quick", "quickgelu")):
+    for other in (image, loaded("quick", "small-quickgelu")):
         assert other.image_digest != base.image_digest
         assert other.digest != base.digest
 
