@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from fpp_sweep.cli import add_flags, flags_in_errors, overrides, parser, run
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import default_cache, user_path
+from fpp_sweep.spec.files import user_path
 
 EXIT_STATUS = """\
 exit status: 0 if all is well; 1 if a finding is wrong, a check of a device fails, a requested dataset has no test
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.device is not None:
         from fpp_sweep.trial.selfcheck import check_device  # loads torch, which all other checks do without
 
-        if not check_device(args.device, default_cache()):
+        if not check_device(args.device):
             sys.exit(1)
         return
     from fpp_sweep.checks.datasets import survey_datasets  # loads numpy, which --help does without

@@ -9,7 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fpp_sweep.core.compute import computing, torch_generator
 from fpp_sweep.core.fpp import draw_noise, pretrain
-from fpp_sweep.core.images.features import tower_bytes_per_view
 from fpp_sweep.core.methods import TextModel, build_method
 from fpp_sweep.core.methods.gradients import ByBackward, ByJacobian
 from fpp_sweep.core.methods.tpt import Tpt
@@ -237,7 +236,6 @@ def test_a_worker_refuses_to_start_if_its_device_lacks_a_precision(make_worker):
 
 def test_penalties_alone_stay_in_float32_as_in_the_released_code(make_worker, tmp_path):
     worker = make_worker(limit=8, cache=str(tmp_path))
-    tower_bytes_per_view(worker.clip)  # measures memory once per process, by products that the test must not count
     for method, kinds in ((OTPT, {torch.float16, torch.float32}), (TPT, {torch.float16})):
         with ProductTypes() as products:
             worker.run(task_of(method, precision="fp16"), ())

@@ -1,6 +1,5 @@
 """`doctor --device`: a CPU compared with itself, and with computations that a test breaks."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -28,25 +27,20 @@ def inputs(reference):
 
 
 @pytest.fixture
-def few_methods(tmp_path, monkeypatch):
-    monkeypatch.setenv("FPP_SWEEP_CACHE", str(tmp_path))
+def few_methods(monkeypatch):
     monkeypatch.setattr(catalogue, "BUILT_IN", ("zero_shot", "tpt", "tda"))
 
 
-def test_doctor_compares_every_part_with_the_cpu_and_writes_a_report(tmp_path, few_methods, capsys):
+def test_doctor_compares_every_part_with_the_cpu(few_methods, capsys):
     doctor.main(["--device", "cpu"])
-    *_, report_line = lines = capsys.readouterr().out.splitlines()
-    (path,) = tmp_path.glob("device-*.json")
-    assert report_line == f"report: {path}"
-    checks = json.loads(path.read_text())["checks"]
-    assert all(check["passed"] for check in checks)
-    names = [check["name"] for check in checks]
+    _, *lines = capsys.readouterr().out.splitlines()
+    names = [line.partition("  ")[0] for line in lines]
     for part in ("views", "image tower, float32", "text tower, fp16", "zero_shot", "tda", "pretraining, compositions"):
         assert part in names
-    assert len(lines) == len(names) + 2
+    assert all(" passed " in line for line in lines)
 
 
-def test_doctor_exits_with_1_if_a_result_differs(tmp_path, few_methods, capsys, monkeypatch):
+def test_doctor_exits_with_1_if_a_result_differs(few_methods, capsys, monkeypatch):
     image_features = Clip.image_features
     calls = []
 
@@ -59,8 +53,6 @@ def test_doctor_exits_with_1_if_a_result_differs(tmp_path, few_methods, capsys, 
         doctor.main(["--device", "cpu"])
     assert ended.value.code == 1
     assert "failed: image tower, float32; compute with work.device=cpu" in capsys.readouterr().out
-    (path,) = tmp_path.glob("device-*.json")
-    assert not all(check["passed"] for check in json.loads(path.read_text())["checks"])
 
 
 def test_other_weights_fail_towers_methods_and_pretraining(few_methods, inputs, reference):

