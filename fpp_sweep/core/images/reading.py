@@ -18,10 +18,7 @@ from fpp_sweep.core.datasets.dataset import ImageSource
 from fpp_sweep.core.images.views import normalize, plan_views, render_with_pillow, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import Auto, ViewConfig
-from fpp_sweep.spec.errors import InputError, MachineError
-
-# beginnings of torch's message when a process of its loader is dead; the second one's thread fetches for a GPU
-DEAD_PROCESS = ("DataLoader worker", "Pin memory thread")
+from fpp_sweep.spec.errors import InputError, MachineError, first_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +134,9 @@ class ImageLoader:
                     )
                 yield result
         except (RuntimeError, ConnectionError, EOFError) as error:  # the last two: it died while it handed views over
-            if not _means_dead_process(error):
-                raise
             self._loader = None
             advice = "where memory ran out, start fewer with --set work.loaders=N"
-            raise MachineError(f"a process that reads images has died; {advice}") from error
+            raise MachineError(f"a process that reads images has failed ({first_line(error)}); {advice}") from error
 
     def _make_loader(self) -> DataLoader[ReadResult]:
         has_processes = self._processes > 0
@@ -181,10 +176,3 @@ def _begin(loader: DataLoader[ReadResult]) -> Iterator[ReadResult]:
     if signal.getsignal(signal.SIGCHLD) is not handler:  # torch sets its handler in the main thread only
         signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
     return results
-
-
-def _means_dead_process(error: Exception) -> bool:
-    message = str(error)
-    if isinstance(error, RuntimeError):
-        return message.startswith(DEAD_PROCESS)
-    return not message.startswith("Caught ")  # torch's word for an error that a process raised, which lives

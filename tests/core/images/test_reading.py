@@ -63,7 +63,7 @@ class KillsItsProcess(Painter):
 def test_a_dead_reading_process_is_a_machine_error_and_the_next_run_starts_others(tmp_path):
     cache = FeatureCache(tmp_path)
     dataset = dataclasses.replace(painted_dataset(70), source=KillsItsProcess())
-    with pytest.raises(MachineError, match=r"^a process that reads images has died; .*--set work.loaders=N"):
+    with pytest.raises(MachineError, match=r"^a process that reads images has failed .*--set work.loaders=N"):
         cache.features(CLIP, dataset, VIEWS, 0, workers=2)
     assert files(tmp_path, "*.lock") == []
     for _ in range(3):  # torch's handler of dead processes must not raise when other processes end
