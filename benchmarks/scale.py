@@ -44,8 +44,8 @@ from fpp_sweep.sweep.sweep_record import new_info
 from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.tracking.delivery import deliver
 from fpp_sweep.tracking.stores import open_store
-from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskResult, pack_predictions
+from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.session import WorkerNeeds, session
 from tests.kit.processes import descendants, environment
 

@@ -26,9 +26,8 @@ from fpp_sweep.spec.config import TrialConfig, preset
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import Precision, WorkerSpec
-from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import MemoryStore
-from fpp_sweep.trial.trial import DatasetResult, run_trial
+from fpp_sweep.trial.trial import DatasetResult, Plan, run_trial
 from fpp_sweep.trial.worker import LocalExecutor, Worker
 
 STAGES = ("features", "pretrain", "adapt")

@@ -243,7 +243,7 @@ def command_line_of(pid):
 
 PLUGIN = """
 from fpp_sweep import method, metric
-from fpp_sweep.core.methods.frozen_prompt import ZeroShot
+from fpp_sweep.core.methods.base import ZeroShot
 
 
 @metric(goal="min")

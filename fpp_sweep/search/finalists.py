@@ -25,7 +25,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import BATCH
-from fpp_sweep.trial.plan import ImageRange, Plan
+from fpp_sweep.trial.trial import ImageRange, Plan
 
 # (names of datasets, split) -> those datasets; a split `val:400` is the first 400 images of `val`
 Describe = Callable[[Sequence[str], str], Sequence[DatasetInfo]]

@@ -21,9 +21,8 @@ from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
-from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.trial import Collapsed, Executor, run_trial
+from fpp_sweep.trial.trial import Collapsed, Executor, Plan, run_trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import BATCH, EvalTask, PretrainTask, Task, effort, views_for
 from fpp_sweep.sweep.plan import check_plan
 from fpp_sweep.sweep.worker_pool import worker_spec
-from fpp_sweep.trial.plan import Plan, flatten, with_pretrainings
+from fpp_sweep.trial.trial import Plan, flatten, with_pretrainings
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.workers.session import WorkerNeeds
 

@@ -23,8 +23,8 @@ from fpp_sweep.sweep.worker_pool import (
     require_writable_cache,
 )
 from fpp_sweep.tracking.stores import check_address, uri_of_new_sweep
-from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.posthoc import FITTED_SPLIT, is_fitted, needs_validation
+from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.session import require_reachable
 
 # the settings that say where adaptation starts; some methods start from templates

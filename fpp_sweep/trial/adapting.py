@@ -22,7 +22,7 @@ from fpp_sweep.core.datasets import Dataset
 from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.methods import Method, TextModel, build_method
 from fpp_sweep.core.methods.base import AdaptingMethod, StatefulMethod
-from fpp_sweep.core.methods.measures import measure_sharpness
+from fpp_sweep.core.methods.tpt import measure_sharpness
 from fpp_sweep.core.metrics import Predictions, concatenate
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fpp_sweep.core.compute import computing
 from fpp_sweep.core.methods import build_method
-from fpp_sweep.core.methods.frozen_prompt import ZeroShot
+from fpp_sweep.core.methods.base import ZeroShot
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import METHODS, MethodRow
 from fpp_sweep.spec.config import AdaptConfig

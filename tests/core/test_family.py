@@ -8,7 +8,7 @@ from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.base import Classifier, TextModel
 from fpp_sweep.core.methods.mta import MeanShift
 from fpp_sweep.core.methods.penalties import mean_nearest_angle, pairwise_huber
-from fpp_sweep.core.methods.rtpt import view_scores, view_weights
+from fpp_sweep.core.methods.steps import view_scores, view_weights
 from fpp_sweep.core.methods.tpt import confident_views, view_entropies
 from fpp_sweep.core.methods.zero import count_votes, log_shares
 from fpp_sweep.spec.config import AdaptConfig

@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from fpp_sweep.core.methods import build_method
-from fpp_sweep.core.methods.measures import measure_sharpness
-from fpp_sweep.core.methods.tpt import confident_views, marginal_entropy
+from fpp_sweep.core.methods.tpt import confident_views, marginal_entropy, measure_sharpness
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import AdaptConfig, MeasureConfig
 from tests.golden import load, load_steps

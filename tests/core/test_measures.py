@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
-from fpp_sweep.core.methods.measures import measure_sharpness
-from fpp_sweep.core.methods.tpt import confident_views, marginal_entropy
+from fpp_sweep.core.methods.tpt import confident_views, marginal_entropy, measure_sharpness
 from fpp_sweep.spec.config import MeasureConfig
 from tests.golden import load, load_steps
 from tests.golden.tower import text_model

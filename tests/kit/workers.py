@@ -16,8 +16,8 @@ import torch
 from fpp_sweep.search.job import TrialStopped
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import WorkerSpec
-from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskFailed, TaskStore
+from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import LocalExecutor, Worker
 from fpp_sweep.workers.scheduler import TaskScheduler
 from tests.kit.waiting import wait_for

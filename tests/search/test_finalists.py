@@ -12,7 +12,7 @@ from fpp_sweep.search.finalists import FinalJobs, Job, fresh_images, later_plans
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec.config import AdaptConfig, TrialConfig
-from fpp_sweep.trial.plan import Plan
+from fpp_sweep.trial.trial import Plan
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.tasks import dataset_info

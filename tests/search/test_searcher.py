@@ -14,7 +14,7 @@ from fpp_sweep.search.trial_runner import ABORT_REASON
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.keys import ENGINE_NAME
-from fpp_sweep.trial.plan import Plan
+from fpp_sweep.trial.trial import Plan
 from tests.kit.names import TPT, ZERO_SHOT, named
 from tests.kit.records import split_result, sweep_info
 from tests.kit.tasks import dataset_info

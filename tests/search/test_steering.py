@@ -14,7 +14,7 @@ from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.sweep_record import resumed_info
-from fpp_sweep.trial.plan import Plan
+from fpp_sweep.trial.trial import Plan
 from tests.kit.tasks import dataset_info
 from tests.search.test_searcher import SPACE, Sweep
 

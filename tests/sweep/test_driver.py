@@ -13,7 +13,7 @@ from fpp_sweep.sweep import driver as driver_module
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.driver import SweepDriver
 from fpp_sweep.sweep.worker_pool import Workers
-from fpp_sweep.trial.plan import Plan
+from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
 from tests.kit.names import ZERO_SHOT
 from tests.kit.records import baseline, below_floor, running, sweep_info, trial

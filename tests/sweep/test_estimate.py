@@ -10,7 +10,7 @@ from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.tasks import PretrainTask
 from fpp_sweep.sweep.estimate import OVERHEAD, ExpectedSweep, Speed, config_lines, cost_lines, dry_run, expected_configs
-from fpp_sweep.trial.plan import Plan
+from fpp_sweep.trial.trial import Plan
 from tests.kit.names import OTPT, TPT, ZERO_SHOT, named
 from tests.kit.spaces import DATASET_INFOS, MODEL_INFO, ONE_DATASET, SEARCH_VIEWS, TWO_DATASETS
 

@@ -12,8 +12,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import WorkerSpec
-from fpp_sweep.trial.plan import Plan
-from fpp_sweep.trial.trial import run_trial
+from fpp_sweep.trial.trial import Plan, run_trial
 from fpp_sweep.trial.worker import LocalExecutor, Worker
 from tests.kit.names import ROLES
 

@@ -16,7 +16,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.released import released_templates
 from fpp_sweep.spec.specs import TextSource
 from fpp_sweep.trial.adapting import make_adapter
-from fpp_sweep.trial.templates import texts_by_class
+from fpp_sweep.trial.prompts import texts_by_class
 from fpp_sweep.trial.trial import run_trial
 from tests.kit.workers import inline, plan_of
 

@@ -22,10 +22,9 @@ from fpp_sweep.spec.tasks import EvalTask, PretrainTask, views_for
 from fpp_sweep.statistics.block_stats import metric_value
 from fpp_sweep.trial.adapting import evaluate, make_adapter
 from fpp_sweep.trial.artifacts import write_artifacts
-from fpp_sweep.trial.plan import ImageRange, Plan
 from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult, pack_predictions
-from fpp_sweep.trial.trial import DatasetResult, join_shards, run_trial, summarize
+from fpp_sweep.trial.trial import DatasetResult, ImageRange, Plan, join_shards, run_trial, summarize
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
 from tests.kit.rows import metric_row, registered
 from tests.kit.tasks import dataset_info, evaluation, predictions, same_predictions

@@ -1,8 +1,7 @@
 """Labelled images by name: `open_dataset("dtd", "test", root)`; `catalogue.py` lists every dataset."""
 
-from fpp_sweep.core.datasets.catalogue import DATASETS, GROUPS, expand, resolve
+from fpp_sweep.core.datasets.catalogue import DATASETS, GROUPS, expand, imagenet_classes, resolve
 from fpp_sweep.core.datasets.dataset import SPLITS, BadImageError, Dataset, FileImages, Group, ImageSource, fair_order
-from fpp_sweep.core.datasets.imagenet import imagenet_classes
 from fpp_sweep.core.datasets.layouts import DatasetSpec, Layout, Listing
 from fpp_sweep.core.datasets.opening import (
     custom_datasets,

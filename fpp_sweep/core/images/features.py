@@ -3,14 +3,29 @@
 The features of an image are the same bits however a run is cut: its position in its chunk decides its row in the image
 tower's batch, and every batch has the same size, also at the end of a chunk. They do not depend on the number of
 processes, on what else is cached, or on whether the run was on a dataset's first samples or on all of them.
+
+The cache has a file for each chunk of a dataset's samples:
+
+    <root>/features/<entry>/manifest.json    the settings of the entry, for people and for the cache command
+    <root>/features/<entry>/00003-<samples>.safetensors    the features of chunk 3
+    <root>/features/<entry>/00003.lock       while a process computes chunk 3; the kernel frees a dead process's lock
+
+An entry's name says how features are computed (keys.FeatureKey), a chunk's name which samples it holds. So a run on a
+dataset's first samples and a run on all of them share every full chunk. Any file may be removed at any time: a chunk
+that is open stays readable, and a run that fills an entry makes its folder again.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
@@ -19,21 +34,75 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 from torch import Tensor
 from torch.nn import functional as F
 
 from fpp_sweep.core.compute import computing, run_in_batches
 from fpp_sweep.core.datasets import Dataset
-from fpp_sweep.core.images.cache import CHUNK, UNREADABLE, chunk_name, describe, read_chunk, usable, write_chunk
 from fpp_sweep.core.images.reading import ImageLoader, Reader, Request
 from fpp_sweep.core.images.views import as_tower_input
 from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import LockHeldError, exclusive_lock
+from fpp_sweep.spec.files import MANIFEST, LockHeldError, exclusive_lock, written_whole
 from fpp_sweep.spec.keys import FeatureKey
 from fpp_sweep.spec.progress import LOG_INTERVAL, Bar, time_shares
 from fpp_sweep.spec.specs import StagePrecision
+
+CHUNK = 64  # samples: 4 MB on disk at 64 views of 512 half-precision numbers, and what a killed run loses at most
+UNREADABLE = SafetensorError, OSError, ValueError, KeyError, TypeError  # errors of `read_chunk` for damaged files
+
+_open: Any = safe_open  # it has no types
+
+
+def read_chunk(path: Path) -> Any:
+    """Map features (n, views, D), read where they are indexed, of a file that may be removed afterwards.
+
+    Raise one of UNREADABLE for wrong contents.
+    """
+    return _open(path, framework="np").get_slice("features")
+
+
+def write_chunk(path: Path, features: NDArray[Any]) -> None:
+    with usable(path.parent), written_whole(path) as partial:
+        partial.write_bytes(save({"features": features}))
+
+
+def chunk_name(number: int, samples: Iterable[tuple[str, str]]) -> str:
+    """Return the name of the file of a dataset's chunk `number`, from sample ids and fingerprints of their images."""
+    digest = hashlib.sha256(json.dumps(list(samples)).encode()).hexdigest()
+    return f"{number:05d}-{digest[:16]}.safetensors"
+
+
+def describe(entry: Path, settings: Mapping[str, object]) -> None:
+    """Write the manifest of an entry, or note this use of the entry in the manifest's modification time."""
+    path = entry / MANIFEST
+    if path.exists():
+        with suppress(OSError):  # another user's cache, or a read-only one
+            os.utime(path)
+        return
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    manifest = json.dumps({"format": keys.FEATURES, **settings, "created": created}, indent=1)
+    with usable(entry), written_whole(path) as partial:
+        partial.write_text(f"{manifest}\n")
+
+
+@contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Raise the InputError that an error of the system means: a full or read-only disk, or one without locks."""
+    advice = "keep the cache elsewhere with --set work.cache=DIR"
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            prune = "free some with `fpp-sweep cache prune`"
+            raise InputError(f"{path}: no space left for features; {prune}, or {advice}") from error
+        reason = error.strerror or error
+        raise InputError(f"{path}: the feature cache cannot be used ({reason}); {advice}") from error
+
 
 BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
 BYTES_PER_PIXEL = 200  # of a view in the image tower: 10 MB at 224 pixels, as in ViT-B/16

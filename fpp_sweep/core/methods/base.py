@@ -29,10 +29,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from fpp_sweep.core.compute import upcast
+from fpp_sweep.core.methods.penalties import Penalty
 from fpp_sweep.core.text.texts import Texts
+from fpp_sweep.spec.config import AdaptConfig
 
 State = TypeVar("State")
 
@@ -163,3 +166,23 @@ class StatefulMethod(Method[State], Protocol):
     def unpack(self, state: State, tensors: Mapping[str, Tensor]) -> State:
         """Return a state from `start` with what the stream has changed restored."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenPrompt:
+    """A method whose state is the classifier of its prompt; there is no step in which a penalty could act."""
+
+    adapt: AdaptConfig
+    penalty: Penalty | None = None
+    weight: float = 0.0
+
+    @torch.no_grad()
+    def start(self, model: TextModel, context: Tensor, samples: int) -> Classifier:
+        return model.classifier(context)
+
+
+class ZeroShot(FrozenPrompt):
+    """The logits of the plain view under the prompt as it is."""
+
+    def predict(self, model: TextModel, state: Classifier, views: Tensor) -> tuple[Tensor, Classifier]:
+        return state.logits(views[:, :1])[:, 0], state

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fpp_sweep.core.compute import without_autocast
-from fpp_sweep.core.methods.base import Classifier, TextModel, cosine_logits
-from fpp_sweep.core.methods.frozen_prompt import FrozenPrompt
+from fpp_sweep.core.methods.base import Classifier, FrozenPrompt, TextModel, cosine_logits
 
 NEIGHBOUR_FRACTION = 0.3  # share of the other views that sets the bandwidth of a view; released
 ROUNDS = 5  # updates of weights and mode in turn; the released program does not converge, so the number matters

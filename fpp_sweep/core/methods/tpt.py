@@ -5,12 +5,15 @@ the text features (`penalties`). Other methods of this family override parts of 
 
     predict = classify(adapt_contexts(views))
     a step  = gradient of the loss at the contexts -> step_gradient -> optimizer_step
+
+`measure_sharpness` measures the entropy around a sample's adapted prompt. The paper gives no numbers that define it;
+docs/methods.md has the choices made here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,8 +24,8 @@ from fpp_sweep.core.compute import run_in_batches, without_autocast
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.gradients import FirstGradient, first_gradient, gradient_of, gradients_at
 from fpp_sweep.core.methods.penalties import Penalty, pairwise_huber
-from fpp_sweep.core.optim import AdamState, adamw, sgd
-from fpp_sweep.spec.config import AdaptConfig
+from fpp_sweep.core.optim import AdamState, adamw, sgd, unit
+from fpp_sweep.spec.config import AdaptConfig, MeasureConfig
 
 # text features (b, K, D) of the samples `rows` (b,) -> losses (b,)
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -210,3 +213,45 @@ def marginal_entropy(logits: Tensor) -> Tensor:
     log_mean = logits.log_softmax(-1).logsumexp(-2) - math.log(logits.shape[-2])  # (B, K)
     log_mean = log_mean.clamp(min=torch.finfo(log_mean.dtype).min)
     return -(log_mean * log_mean.exp()).sum(-1)
+
+
+@torch.no_grad()
+def measure_sharpness(
+    model: TextModel,
+    initial: Tensor,
+    contexts: Tensor,
+    views: Tensor,
+    fraction: float,
+    config: MeasureConfig,
+    columns: Collection[str],
+) -> dict[str, Tensor]:
+    """Return the requested columns, (B,) each, at contexts theta (B, n, W) that were adapted from `initial` (n, W).
+
+    L is the entropy of the mean prediction of a sample's confident views, a `fraction` of all, and g its gradient:
+
+    - sharpness: L(theta + rho g / ||g||) - L(theta)
+    - product: <theta, g>
+    """
+    initial_logits = model.logits(views, model.features(initial))
+    confident = confident_views(views, initial_logits, fraction)  # (B, S, D)
+
+    def feature_gradient(features: Tensor, rows: Tensor) -> Tensor:
+        if config.views == "adapted":  # L is on these views everywhere, so replace those selected at `initial`
+            logits = model.logits(views[rows], features)
+            confident[rows] = confident_views(views[rows], logits, fraction)
+        return gradient_of(lambda text: marginal_entropy(model.logits(confident[rows], text)), features)
+
+    gradients, features = gradients_at(model, contexts, feature_gradient)
+    values: dict[str, Tensor] = {}
+    if "product" in columns:
+        values["product"] = (contexts * gradients).sum((-2, -1))
+    if "sharpness" in columns:
+        dim: tuple[int, ...] = (-2, -1)
+        if config.norm == "token":
+            dim = (-1,)
+        perturbed = contexts + config.rho * unit(gradients, dim=dim)
+        perturbed_features = run_in_batches(model.features, perturbed, model.texts.contexts_per_batch())
+        after = marginal_entropy(model.logits(confident, perturbed_features))
+        before = marginal_entropy(model.logits(confident, features))
+        values["sharpness"] = after - before
+    return values

@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.methods.base import Classifier, TextModel, cosine_logits
-from fpp_sweep.core.methods.frozen_prompt import FrozenPrompt
+from fpp_sweep.core.methods.base import Classifier, FrozenPrompt, TextModel, cosine_logits
 from fpp_sweep.core.methods.tpt import confident_indices, number_selected, view_entropies
 
 VOTE_FLOOR = 1e-6  # votes that every class gets, because votes contain zeros and logits must be finite; our choice

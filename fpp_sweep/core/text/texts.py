@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.core.text.padded import PaddedTexts, PaddedTower, RowTokenizer, row_features
-from fpp_sweep.core.text.tower import Noise, TextTower, Tokenizer
+from fpp_sweep.core.text.tower import Noise, Packing, TextTower, Tokenizer
 from fpp_sweep.spec.errors import InputError
 
 

@@ -1,13 +1,16 @@
 """CLIP's text tower from the embeddings on, so that prompts can be learned.
 
 Attention is causal and the feature is read at EOT. So positions after the longest text's EOT are never computed, and
-common beginnings of texts are computed once. Shapes are explained in `packing`.
+common beginnings of texts are computed once: `Packing` is a prefix tree of many short texts, without padding.
+
+Shapes in this package: B prompts, K classes (texts), W the width of the text tower, D the width of the features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 import torch
@@ -15,7 +18,260 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fpp_sweep.core.compute import MemoryBudget, upcast
-from fpp_sweep.core.text.packing import AttentionMask, Packing
+
+SINGLE_GROUP_ROWS = 64  # up to this many rows, attention has a single group
+GROUP_ROWS = 32  # rows of a group otherwise, unless a text is longer; the fastest of 16 to 96 at 455 nodes on a CPU
+# Gathering shared tokens costs about as much as a twentieth of them costs in the linear layers.
+MAX_NODE_FRACTION = 0.95  # nodes per token up to which sharing saves time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packing:
+    """K texts, shortest first: M tokens in a row, and the N nodes of their prefix tree.
+
+    A node is a token together with all tokens before it in its text. Under a causal mask the states of a token depend
+    on nothing else, so texts with the same beginning share nodes. `attention_mask` says which nodes attend to which.
+
+    >>> packing = Packing.of([[1, 2, 9], [1, 3, 9]])  # two texts of three tokens, of which they share the first
+    >>> packing.paths()  # the nodes of each text
+    [[0, 1, 2], [0, 3, 4]]
+    >>> packing.node_of.tolist(), packing.token_of.tolist()  # M = 6 tokens, N = 5 nodes
+    ([0, 1, 2, 0, 3, 4], [0, 1, 2, 4, 5])
+    """
+
+    lengths: tuple[int, ...]  # (K,) tokens of each packed text; their sum is M
+    order: Tensor  # (K,) index of the text at each packed index
+    inverse: Tensor  # (K,) packed index of each text
+    text_of: Tensor  # (N,) packed index of a text that contains the node
+    positions: Tensor  # (N,) position of the node in its text, the prefix not counted
+    ends: Tensor  # (K,) node at which each packed text has its EOT
+    node_of: Tensor | None = None  # (M,) node of each token; None if no texts share a node
+    token_of: Tensor | None = None  # (N,) first token at each node; None if no texts share a node
+
+    @classmethod
+    def of(cls, texts: Sequence[Sequence[int]]) -> Packing:
+        """Pack texts, given as token ids; share their beginnings if that saves time."""
+        unshared = cls.of_lengths([len(text) for text in texts])
+        node_of_beginning: dict[tuple[int, ...], int] = {}  # by the token ids up to the node
+        node_of: list[int] = []
+        token_of: list[int] = []
+        for text in unshared.order.tolist():
+            for end in range(1, len(texts[text]) + 1):
+                beginning = tuple(texts[text][:end])
+                node = node_of_beginning.setdefault(beginning, len(node_of_beginning))
+                if node == len(token_of):  # a new node
+                    token_of.append(len(node_of))
+                node_of.append(node)
+        if len(token_of) > MAX_NODE_FRACTION * len(node_of):
+            return unshared
+        nodes, tokens = torch.tensor(node_of), torch.tensor(token_of)
+        return replace(
+            unshared,
+            text_of=unshared.text_of[tokens],
+            positions=unshared.positions[tokens],
+            ends=nodes[unshared.ends],
+            node_of=nodes,
+            token_of=tokens,
+        )
+
+    @classmethod
+    def of_lengths(cls, lengths: Sequence[int]) -> Packing:
+        """Pack texts of these lengths that share nothing."""
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        packed_lengths = [lengths[text] for text in order]
+        order_row = torch.tensor(order)
+        return cls(
+            lengths=tuple(packed_lengths),
+            order=order_row,
+            inverse=order_row.argsort(),
+            text_of=torch.arange(len(packed_lengths)).repeat_interleave(torch.tensor(packed_lengths)),
+            positions=torch.cat([torch.arange(length) for length in packed_lengths]),
+            ends=torch.tensor(packed_lengths).cumsum(0) - 1,
+        )
+
+    def __len__(self) -> int:
+        """Return the number of nodes N, which decides the cost of a forward pass."""
+        return len(self.positions)
+
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the longest text."""
+        return self.lengths[-1]
+
+    def to(self, device: torch.device | str) -> Packing:
+        """Return the same packing with its tensors on a device."""
+        moved: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Tensor):
+                moved[item.name] = value.to(device)
+        return replace(self, **moved)
+
+    def paths(self) -> list[list[int]]:
+        """Return the nodes of each packed text, from its first token to EOT."""
+        node_of = torch.arange(len(self))
+        if self.node_of is not None:
+            node_of = self.node_of.cpu()
+        return [path.tolist() for path in node_of.split(list(self.lengths))]
+
+    def unshared(self, prefix: int) -> Packing:
+        """Return the same texts in the same order, each with its own prefix of that length, without shared nodes."""
+        return _unshared(self, prefix)
+
+    def values_at_nodes(self, values_by_text: Sequence[Sequence[int]]) -> Tensor:
+        """Return (N,) values of the nodes from the values of each text's tokens; the texts are in their own order."""
+        values_of_tokens: list[int] = []
+        for text in self.order.tolist():
+            values_of_tokens += values_by_text[text]
+        return self.to_nodes(torch.tensor([values_of_tokens]))[0]
+
+    def to_tokens(self, nodes: Tensor) -> Tensor:
+        """(B, N, ...) of nodes -> (B, M, ...) of tokens."""
+        if self.node_of is None:
+            return nodes
+        return nodes.index_select(1, self.node_of)
+
+    def to_nodes(self, tokens: Tensor) -> Tensor:
+        """(B, M, ...) of tokens -> (B, N, ...) of nodes."""
+        if self.token_of is None:
+            return tokens
+        return tokens.index_select(1, self.token_of)
+
+    def attention_mask(self, prefix: int) -> AttentionMask:
+        """Return which rows attend to which, of a prefix that all texts share and of the nodes after it."""
+        return _attention_mask(self, prefix)
+
+
+@lru_cache(maxsize=8)  # called at every step of pretraining
+def _unshared(packing: Packing, prefix: int) -> Packing:
+    lengths = torch.tensor(packing.lengths)[packing.inverse.cpu()] + prefix
+    return Packing.of_lengths(lengths.tolist()).to(packing.order.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionMask:
+    """The rows that attend to each other: R = P + N rows (a shared prefix, then the nodes) in groups of S slots.
+
+    A row attends to itself and to all rows that precede it in its text. A group holds whole texts and a copy of the
+    prefix, padded to the slots of the largest group, so no attention crosses groups. Few rows form a single group, in
+    which slots are rows. For many rows, a single group would mostly compute attention weights that are masked.
+    """
+
+    row_of: Tensor | None  # (groups * S,) row in each slot; None if slots are rows
+    slot_of: Tensor | None  # (R,) one of the slots of each row; None if slots are rows
+    masked: Tensor  # (groups, 1, S, S) True where a slot (row of the matrix) does not attend to a slot (column)
+    ends: Tensor  # (K,) row of each packed text's EOT
+    end_texts: Tensor  # (groups * E,) packed text of each EOT query; groups are padded to E queries
+    end_query_of: Tensor  # (K,) EOT query of each packed text
+    end_masked: Tensor  # (groups, 1, E, S) `masked` for the EOT queries
+
+    @property
+    def groups(self) -> int:
+        return len(self.masked)
+
+    def to_slots(self, rows: Tensor) -> Tensor:
+        """(B, R, ...) of rows -> (B, groups * S, ...) of slots."""
+        if self.row_of is None:
+            return rows
+        return rows.index_select(1, self.row_of)
+
+    def to_rows(self, slots: Tensor) -> Tensor:
+        """(B, groups * S, ...) of slots -> (B, R, ...) of rows."""
+        if self.slot_of is None:
+            return slots
+        return slots.index_select(1, self.slot_of)
+
+
+@lru_cache(maxsize=8)  # called at every step of pretraining
+def _attention_mask(packing: Packing, prefix: int) -> AttentionMask:
+    groups = _groups_of(packing, prefix)
+    size = max([len(group) for group in groups])  # S
+    queries = max([len(group.slots_of_text) for group in groups])  # E
+    row_of = torch.zeros(len(groups), size, dtype=torch.long)
+    slot_of = torch.arange(prefix + len(packing))
+    end_texts = torch.zeros(len(groups), queries, dtype=torch.long)
+    end_slots = torch.zeros(len(groups), queries, dtype=torch.long)
+    end_query_of = torch.zeros(len(packing.order), dtype=torch.long)
+    for index, group in enumerate(groups):
+        nodes = torch.tensor(list(group.slot_of_node))
+        slots = torch.tensor(list(group.slot_of_node.values()))
+        row_of[index, :prefix] = torch.arange(prefix)
+        row_of[index, slots] = prefix + nodes
+        slot_of[prefix + nodes] = index * size + slots
+        texts = torch.tensor(list(group.slots_of_text))
+        end_texts[index, : len(texts)] = texts
+        end_slots[index, : len(texts)] = torch.tensor([slots[-1] for slots in group.slots_of_text.values()])
+        end_query_of[texts] = index * queries + torch.arange(len(texts))
+    masked = torch.stack([group.masked(size) for group in groups])
+    end_masked = masked[torch.arange(len(groups))[:, None], end_slots]  # the rows of the EOTs' slots
+    device = packing.positions.device
+    is_gathered = len(groups) > 1  # the slots of a single group are the rows
+    return AttentionMask(
+        row_of=row_of.flatten().to(device) if is_gathered else None,
+        slot_of=slot_of.to(device) if is_gathered else None,
+        masked=masked[:, None].to(device),
+        ends=prefix + packing.ends,
+        end_texts=end_texts.flatten().to(device),
+        end_query_of=end_query_of.to(device),
+        end_masked=end_masked[:, None].to(device),
+    )
+
+
+def _groups_of(packing: Packing, prefix: int) -> list[_Group]:
+    """Fill one group of texts after another, in the order of their paths: equal beginnings come together."""
+    paths = packing.paths()
+    texts = sorted(range(len(paths)), key=paths.__getitem__)
+    if prefix + len(packing) <= SINGLE_GROUP_ROWS:
+        group = _Group(prefix, range(len(packing)))
+        for text in texts:
+            group.add(text, paths[text])
+        return [group]
+    limit = max(GROUP_ROWS, prefix + packing.longest)
+    groups: list[_Group] = []
+    for text in texts:
+        if not groups or groups[-1].size_with(paths[text]) > limit:
+            groups.append(_Group(prefix))
+        groups[-1].add(text, paths[text])
+    return groups
+
+
+class _Group:
+    """Some texts, and the slots of their nodes after those of the prefix."""
+
+    def __init__(self, prefix: int, nodes: Iterable[int] = ()) -> None:
+        """Begin with these nodes, in their order."""
+        self.prefix = prefix
+        self.slot_of_node = {node: prefix + index for index, node in enumerate(nodes)}
+        self.slots_of_text: dict[int, list[int]] = {}  # by packed text
+
+    def __len__(self) -> int:
+        return self.prefix + len(self.slot_of_node)
+
+    def size_with(self, path: list[int]) -> int:
+        """Return the number of slots that the group would have with a text of these nodes."""
+        new_nodes = [node for node in path if node not in self.slot_of_node]
+        return len(self) + len(new_nodes)
+
+    def add(self, text: int, path: list[int]) -> None:
+        slots = []
+        for node in path:
+            if node not in self.slot_of_node:
+                self.slot_of_node[node] = len(self)
+            slots.append(self.slot_of_node[node])
+        self.slots_of_text[text] = slots
+
+    def masked(self, size: int) -> Tensor:
+        """Return the mask (S, S) of the group, padded to `size` slots.
+
+        Padding attends to itself, because the softmax of a row that is masked throughout would be NaN.
+        """
+        attends = torch.eye(size, dtype=torch.bool)
+        for slots in self.slots_of_text.values():
+            text = torch.tensor([*range(self.prefix), *slots])  # the slots of a text, in order
+            causal = torch.ones(len(text), len(text), dtype=torch.bool).tril()
+            attends[text[:, None], text] |= causal
+        return ~attends
+
 
 Activation = Literal["quick_gelu", "gelu"]
 QUICK = 1.702  # QuickGELU is x * sigmoid(1.702 x)

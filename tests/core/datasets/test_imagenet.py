@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.core.datasets import Dataset, open_dataset
-from fpp_sweep.core.datasets.imagenet import (
+from fpp_sweep.core.datasets.catalogue import (
     imagenet_a_classes,
     imagenet_classes,
     imagenet_r_classes,

@@ -18,7 +18,7 @@ import torch
 from safetensors.numpy import save_file
 from torch.nn import functional as F
 
-from fpp_sweep.core.images.cache import CHUNK
+from fpp_sweep.core.images.features import CHUNK
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
@@ -170,7 +170,7 @@ STEPPED_RUN = """
     import dataclasses, sys, torch
     from pathlib import Path
     from fpp_sweep.core.images import features
-    from fpp_sweep.core.images.cache import CHUNK
+    from fpp_sweep.core.images.features import CHUNK
     from tests.core.images.caches import CLIP, fill
     from tests.kit.datasets import painted_dataset
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fpp_sweep.core.images.cache import CHUNK
-from fpp_sweep.core.images.features import arithmetic_label
+from fpp_sweep.core.images.features import CHUNK, arithmetic_label
 from fpp_sweep.core.images.views import sample_rng
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError

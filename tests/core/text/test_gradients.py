@@ -65,8 +65,8 @@ def test_gradients_of_gelu_towers_equal_autograd(form):
 @pytest.mark.parametrize("sizes", [{}, MAPLE], ids=str)
 @pytest.mark.parametrize("form", [ByBackward, ByJacobian])
 def test_gradients_of_texts_in_groups_equal_autograd(form, sizes, monkeypatch):
-    monkeypatch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 0)
-    monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 12)
+    monkeypatch.setattr("fpp_sweep.core.text.tower.SINGLE_GROUP_ROWS", 0)
+    monkeypatch.setattr("fpp_sweep.core.text.tower.GROUP_ROWS", 12)
     pair = twins(**sizes, classes=SHARED)
     assert pair.texts.packing.attention_mask(5).groups > 1
     gradients = torch.randn(2, len(SHARED), 16, generator=torch.Generator().manual_seed(0))
@@ -132,8 +132,8 @@ def test_every_form_gives_the_same_gradients_on_every_device(device, precision, 
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 def test_gradients_at_different_contexts_equal_autograd(sizes, grouped, batch_size, monkeypatch):
     if grouped:
-        monkeypatch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 0)
-        monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 12)
+        monkeypatch.setattr("fpp_sweep.core.text.tower.SINGLE_GROUP_ROWS", 0)
+        monkeypatch.setattr("fpp_sweep.core.text.tower.GROUP_ROWS", 12)
     monkeypatch.setattr(ClassTexts, "contexts_per_batch", lambda texts: FORWARD_BACKWARD_RATIO * batch_size)
     pair, generator = twins(**sizes), torch.Generator().manual_seed(0)
     contexts = pair.context + 0.1 * torch.randn(5, *pair.context.shape, generator=generator)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fpp_sweep.core.datasets.imagenet import templates
+from fpp_sweep.core.datasets.catalogue import templates
 from fpp_sweep.core.models.clip import BpeTokenizer
 from fpp_sweep.core.text.texts import ensemble_features
 from fpp_sweep.core.text.tower import TextTower

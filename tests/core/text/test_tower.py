@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.text.packing import Packing
-from fpp_sweep.core.text.tower import TextTower
+from fpp_sweep.core.text.tower import Packing, TextTower
 from tests.reference.naive import NaiveText, random_weights
 
 WIDTHS = [(32, 2, 2, 16), (48, 4, 3, 24), (64, 1, 1, 64)]
@@ -114,8 +113,8 @@ def test_texts_with_equal_beginnings_share_nodes_and_keep_their_features():
 
 
 def test_many_texts_attend_in_groups_and_keep_their_features(monkeypatch):
-    monkeypatch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 0)
-    monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 12)
+    monkeypatch.setattr("fpp_sweep.core.text.tower.SINGLE_GROUP_ROWS", 0)
+    monkeypatch.setattr("fpp_sweep.core.text.tower.GROUP_ROWS", 12)
     fast, naive = towers(32, 2, 2, 16)
     texts = [[1 + text % 3, *([7] * (text % 4)), text, EOT] for text in range(3, 20)]
     packing = Packing.of(texts)
@@ -133,8 +132,8 @@ def test_many_texts_attend_in_groups_and_keep_their_features(monkeypatch):
 @given(st.lists(st.lists(st.integers(1, 3), max_size=5), min_size=1, max_size=12), st.integers(0, 4))
 def test_a_node_attends_to_the_prefix_and_its_own_beginning(texts, prefix):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 8)
-        patch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 8)
+        patch.setattr("fpp_sweep.core.text.tower.SINGLE_GROUP_ROWS", 8)
+        patch.setattr("fpp_sweep.core.text.tower.GROUP_ROWS", 8)
         packing = Packing.of([[*text, EOT] for text in texts])
         mask = packing.attention_mask(prefix)
     total = prefix + len(packing)
