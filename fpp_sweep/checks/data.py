@@ -73,20 +73,25 @@ def check_data(
         findings = [Finding("ok", digest, must_match=digest, subject="weights")]
         are_datasets_open = True
         for name in names:
-            found = run_check(f"dataset {name}", DATASET, partial(check_dataset, worker, name, splits))
-            findings.append(found)
-            if found.state == "wrong":
+            dataset = run_check(f"dataset {name}", DATASET, partial(check_dataset, worker, name, splits))
+            findings.append(dataset)
+            if dataset.state == "wrong":
                 are_datasets_open = False
-                continue
-            files = run_check(f"files of {name}", FILES, partial(check_files, worker, name, splits))
-            findings.append(files)
-            if files.state == "wrong":
-                continue
-            for split in splits:
-                accuracy = partial(check_accuracy, worker, name, split)
-                findings.append(run_check(f"accuracy on {name}, {split}", ACCURACY, accuracy))
+            else:
+                findings += _check_predictions(worker, name, splits)
         if check_plan is not None and are_datasets_open:
             findings.append(run_check("plan of the sweep", PLAN, partial(check_plan, worker)))
+    return findings
+
+
+def _check_predictions(worker: Worker, name: str, splits: Sequence[str]) -> list[Finding]:
+    """Return what is found of a dataset's files and, if they can be read, of predictions for them."""
+    findings = [run_check(f"files of {name}", FILES, partial(check_files, worker, name, splits))]
+    if findings[0].state == "wrong":
+        return findings
+    for split in splits:
+        accuracy = partial(check_accuracy, worker, name, split)
+        findings.append(run_check(f"accuracy on {name}, {split}", ACCURACY, accuracy))
     return findings
 
 
