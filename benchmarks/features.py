@@ -30,7 +30,7 @@ from fpp_sweep.core.compute import computing
 from fpp_sweep.core.datasets import Dataset, FileImages, open_dataset
 from fpp_sweep.core.images.features import BATCH, FeatureCache
 from fpp_sweep.core.images.views import sample_rng
-from fpp_sweep.core.models.clip import Clip, Preprocess, load, shorten_last_block
+from fpp_sweep.core.models.clip import Clip, Preprocess, load
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.progress import time_shares
 from tests.kit.views import make_views
@@ -76,7 +76,7 @@ def subjects(args: Any, folder: Path) -> Iterator[tuple[Clip, Dataset]]:
     yield embedded, open_dataset("scenes", "test").head(args.images[0])
     yield embedded, photographs(folder / "small", args.images[0])
     if not args.quick and args.images[1]:
-        visual = shorten_last_block(vit_b_16()).to(args.device)
+        visual = vit_b_16().to(args.device)
         preprocess = Preprocess(size=224)
         # the text tower of the embedded model is included but not used
         clip = replace(embedded, name="ViT-B-16", visual=visual, preprocess=preprocess, image_digest="random")

@@ -21,7 +21,7 @@ from fpp_sweep.core.compute import CudaGraph, TensorFunction, loss_scale
 from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.text.texts import Texts
 from fpp_sweep.core.text.tower import Noise
-from fpp_sweep.spec.config import Distance, FppConfig, TermDistance
+from fpp_sweep.spec.config import Distance, FppConfig
 
 # share and least number of steps after which the drift tells collapsed prompts from others (studies/gate.md)
 GATE_SHARE, MIN_GATE_STEP = 0.15, 9
@@ -34,20 +34,6 @@ class Pretrained:
     context: Tensor  # (n, W)
     losses: Tensor  # (steps, 2): alignment, and the flatness term as it enters the loss
     drift: float | None  # squared distance of text features from the anchor's at `gate_step`; None with fewer steps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LossSettings:
-    """The part of the config that the loss depends on, and lambda."""
-
-    align: TermDistance
-    flat: TermDistance
-    detach: str  # the branch of the flatness term that gets no gradient: noisy, clean or none
-    flatness_weight: float  # lambda
-
-    @classmethod
-    def of(cls, config: FppConfig, weight: float) -> LossSettings:
-        return cls(align=config.align_distance, flat=config.flat_distance, detach=config.detach, flatness_weight=weight)
 
 
 def pretrain(
@@ -72,7 +58,7 @@ def pretrain(
         target = texts.features(anchor)  # f0 (K, D)
     context = start.clone()
     state: AdamState | None = None
-    step_of = _step(texts, target, LossSettings.of(config, flatness_weight), config.noise_positions == "name")
+    step_of = _step(texts, target, config, flatness_weight)
     if cuda_graphs:
         step_of = CudaGraph(step_of)
     losses = torch.zeros(config.steps, 2)
@@ -122,32 +108,32 @@ def cosine_rate(step: int, steps: int, first: float, final: float) -> float:
     return final + (first - final) * (1 + math.cos(math.pi * step / steps)) / 2
 
 
-def _step(texts: Texts, target: Tensor, settings: LossSettings, without_ends: bool) -> TensorFunction:
+def _step(texts: Texts, target: Tensor, config: FppConfig, weight: float) -> TensorFunction:
     """Return the terms and the gradient as a function of tensors: the context, and the noise of its parts."""
 
     def step(context: Tensor, sos: Tensor, around: Tensor, suffix: Tensor) -> tuple[Tensor, Tensor]:
-        noise = Noise(sos=sos, context=around, suffix=suffix, without_ends=without_ends)
-        return _terms_and_gradient(texts, context, target, noise, settings)
+        noise = Noise(sos=sos, context=around, suffix=suffix, without_ends=config.noise_positions == "name")
+        return _terms_and_gradient(texts, context, target, noise, config, weight)
 
     return step
 
 
 def _terms_and_gradient(
-    texts: Texts, context: Tensor, target: Tensor, noise: Noise, settings: LossSettings
+    texts: Texts, context: Tensor, target: Tensor, noise: Noise, config: FppConfig, weight: float
 ) -> tuple[Tensor, Tensor]:
     """Return the two terms of the loss (2,) at a context (n, W), and the gradient (n, W) of their sum there."""
     context = context.detach().requires_grad_()
     clean, noisy = texts.features(context), None
-    if settings.flat != "none":
-        with torch.set_grad_enabled(settings.detach != "noisy"):
+    if config.flat_distance != "none":
+        with torch.set_grad_enabled(config.detach != "noisy"):
             noisy = texts.noisy_features(context, noise)
-    terms = _loss_terms(clean, noisy, target, settings)
+    terms = _loss_terms(clean, noisy, target, config, weight)
     scale = loss_scale(context.device)
     (gradient,) = torch.autograd.grad(scale * terms.sum(), context)
     return terms.detach(), gradient / scale
 
 
-def _loss_terms(clean: Tensor, noisy: Tensor | None, target: Tensor, settings: LossSettings) -> Tensor:
+def _loss_terms(clean: Tensor, noisy: Tensor | None, target: Tensor, config: FppConfig, weight: float) -> Tensor:
     """Return the alignment and the flatness term (2,), as they enter the loss.
 
     `clean` (K, D) are the features at the context, `noisy` (J, K, D) those under J perturbations, and `target` (K, D)
@@ -155,16 +141,16 @@ def _loss_terms(clean: Tensor, noisy: Tensor | None, target: Tensor, settings: L
     """
     alignment = clean.new_zeros(())
     flatness = clean.new_zeros(())
-    if settings.align != "none":
-        alignment = distance(clean, target, settings.align)
-    if settings.flat != "none" and noisy is not None:
+    if config.align_distance != "none":
+        alignment = distance(clean, target, config.align_distance)
+    if config.flat_distance != "none" and noisy is not None:
         unperturbed = clean
-        if settings.detach == "clean":
+        if config.detach == "clean":
             unperturbed = clean.detach()
-        flatness = distance(unperturbed.expand_as(noisy), noisy, settings.flat)
-        if settings.flat == "cosine":
+        flatness = distance(unperturbed.expand_as(noisy), noisy, config.flat_distance)
+        if config.flat_distance == "cosine":
             flatness = flatness - 1  # the released code logs 1 - cos without its constant
-        flatness = settings.flatness_weight * flatness
+        flatness = weight * flatness
     return torch.stack([alignment, flatness])
 
 

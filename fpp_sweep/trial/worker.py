@@ -120,7 +120,7 @@ class WorkerModel:
 
     def info(self) -> ModelInfo:
         features = "float32" if self._spec.float32_cache else "float16"
-        arithmetic = f"{features} features, {self._spec.threads} threads{self.clip.arithmetic_suffix}"
+        arithmetic = f"{features} features, {self._spec.threads} threads"
         if self._spec.cuda_graphs:
             arithmetic += ", CUDA graphs"
         gpu = "no GPU"

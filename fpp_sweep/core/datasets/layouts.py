@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import json
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +27,7 @@ from fpp_sweep.core.datasets.dataset import (
 )
 from fpp_sweep.spec.errors import InputError, unknown
 
-INVISIBLE = frozenset({"Cc", "Cf", "Mn", "Me", "Zl", "Zp", "Zs"})  # Unicode's categories without a shape
-
-# A user's own class names: all of them by label, or some by their names in files
-Renaming: TypeAlias = tuple[str, ...] | Mapping[str, str]
+Renaming: TypeAlias = Mapping[str, str]  # a user's own class names, by their names in files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,24 +100,10 @@ def rename(names: Sequence[str], renaming: Renaming) -> tuple[str, ...]:
     >>> rename(["n01", "maine_coon"], {"n01": "tench"})
     ('tench', 'maine coon')
     """
-    if isinstance(renaming, Mapping):
-        for name in renaming:
-            if name not in names:
-                raise unknown("class in `classes`", name, names)
-        renamed = tuple(renaming.get(name, as_words(name)) for name in names)
-    elif renaming and len(renaming) != len(names):
-        raise InputError(f"`classes` lists {len(renaming)} names, but there are {len(names)} classes")
-    else:
-        renamed = renaming or tuple(as_words(name) for name in names)
-    for name, words in zip(names, renamed, strict=True):
-        if not _has_visible_character(html.unescape(words)):  # tokenizers read &nbsp; as a space
-            raise InputError(f"class {name!r}: its name is empty in prompts; rename it, or name it in `classes`")
-    return renamed
-
-
-def _has_visible_character(text: str) -> bool:
-    """Return False for a text of underscores, spaces, marks and control or format characters only."""
-    return any(unicodedata.category(character) not in INVISIBLE for character in as_words(text))
+    for name in renaming:
+        if name not in names:
+            raise unknown("class in `classes`", name, names)
+    return tuple(renaming.get(name, as_words(name)) for name in names)
 
 
 VAL_PER_CLASS = 50  # ImageNet has no labelled second test set: as many training images as its validation set has
@@ -137,7 +118,7 @@ class ClassFolders(Layout):
 
     images: str
     split_folders: Mapping[str, str] = field(default_factory=dict)  # where they are not called train, val, test
-    renaming: Renaming = ()
+    renaming: Renaming = field(default_factory=dict)
 
     def read(self, root: Path, split: str) -> Listing:
         images = root / self.images
@@ -148,8 +129,6 @@ class ClassFolders(Layout):
         else:
             classes = folders_in(images)
             images_by_class = [divide(images_in(images, name))[split] for name in classes]
-        if self.renaming and not isinstance(self.renaming, Mapping):
-            _require_order_of_numbers(images, classes)
         return Listing.by_class(rename(classes, self.renaming), images_by_class, FileImages(images))
 
     def ignored_files(self, root: Path, split: str) -> list[str]:
@@ -209,18 +188,6 @@ def _read_split_folder(images: Path, split_folders: Mapping[str, str], split: st
     for name in folders_in(images / folder):
         images_by_class[name] = images_in(images, f"{folder}/{name}")
     return list(images_by_class), list(images_by_class.values())
-
-
-def _require_order_of_numbers(images: Path, classes: list[str]) -> None:
-    """Raise InputError if the folders are numbers that sort differently as text: a list of names would be misread."""
-    if not all(name.isdecimal() for name in classes):
-        return
-    for name, by_number in zip(classes, sorted(classes, key=int), strict=True):
-        if name != by_number:
-            raise InputError(
-                f"{images}: class folder {name!r} sorts before {by_number!r}, as text does, so that a list in "
-                f"`classes` may name the wrong classes; write a mapping, such as {{{name!r}: NAME}}"
-            )
 
 
 def divide(images: list[str]) -> dict[str, list[str]]:
@@ -323,7 +290,7 @@ class SplitJson(Layout):
 
     images: str
     split_file: str
-    renaming: Renaming = ()
+    renaming: Renaming = field(default_factory=dict)
 
     def read(self, root: Path, split: str) -> Listing:
         path = root / self.split_file

@@ -39,13 +39,7 @@ def _printable(text: str) -> str:
 
 
 def _as_renaming(value: Any) -> Renaming:
-    if value == ():  # the default
-        return ()
-    if isinstance(value, list) and value:
-        return tuple(_as_class_name(name, str(index)) for index, name in enumerate(value))
-    if isinstance(value, dict) and value:
-        return {_printable(old): _as_class_name(new, old) for old, new in value.items()}
-    raise InputError(f"must be a list of names by label, or a mapping from folders to names ({shown(value)})")
+    return {_printable(old): _as_class_name(new, old) for old, new in as_mapping(value).items()}
 
 
 def _as_split_folders(value: Any) -> dict[str, str]:
@@ -65,7 +59,7 @@ class _Entry:
 
     layout: UserText
     images: UserText
-    classes: Annotated[Renaming, BeforeValidator(_as_renaming)] = ()
+    classes: Annotated[Renaming, BeforeValidator(_as_renaming)] = field(default_factory=dict)
     augmix: bool = True
     flip: bool = True
 

@@ -199,7 +199,7 @@ class FeatureCache:
             flip=reader.flip,
             seed=reader.seed,
             dtype=dtype,
-            compute=arithmetic_label(precision, clip.device) + clip.arithmetic_suffix,
+            compute=arithmetic_label(precision, clip.device),
         )
 
 

@@ -72,13 +72,6 @@ class Clip:
     def device(self) -> torch.device:
         return self.text.device
 
-    @property
-    def arithmetic_suffix(self) -> str:
-        """The suffix in keys for an image tower whose last bits differ from open_clip's."""
-        if any(isinstance(module, ClassTokenBlock) for module in self.visual.modules()):
-            return ", class token alone"
-        return ""
-
     def has_untrained_words(self, text: str) -> bool:
         """Return True if the text has words that the model was never trained on."""
         if self.trained_tokens is None:
@@ -93,35 +86,6 @@ class Clip:
         if self.device.type == "cuda":
             pixels = pixels.contiguous(memory_format=torch.channels_last)
         return F.normalize(upcast(self.visual(pixels)), dim=-1)
-
-
-class ClassTokenBlock(nn.Module):
-    """A last block for towers that use the class token's output alone.
-
-    Keys and values are computed for all tokens (N, T, W), everything else for the first token (N, 1, W).
-    """
-
-    def __init__(self, block: Any) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, states: Tensor, attn_mask: Tensor | None = None) -> Tensor:
-        block = self.block
-        normed = block.ln_1(states)
-        attended, _ = block.attn(normed[:, :1], normed, normed, need_weights=False, attn_mask=attn_mask)
-        states = states[:, :1] + block.ls_1(attended)
-        output: Tensor = states + block.ls_2(block.mlp(block.ln_2(states)))
-        return output
-
-
-def shorten_last_block(visual: nn.Module) -> nn.Module:
-    """Replace the last block of open_clip's vision transformer if it pools at the class token."""
-    parts = import_open_clip().transformer
-    if isinstance(visual, parts.VisionTransformer) and visual.pool_type == "tok" and visual.attn_pool is None:
-        transformer: Any = visual.transformer
-        if type(transformer.resblocks[-1]) is parts.ResidualAttentionBlock and transformer.batch_first:
-            transformer.resblocks[-1] = ClassTokenBlock(transformer.resblocks[-1]).eval()
-    return visual
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -391,7 +355,7 @@ def make_clip(
     text_facts = [image_digest, json.dumps(settings["text_cfg"], sort_keys=True), activation]
     return Clip(
         name=name,
-        visual=shorten_last_block(visual).to(device),
+        visual=visual.to(device),
         text=_text_tower(text, settings).to(device),
         tokenizer=tokenizer,
         logit_scale=model.logit_scale.exp().item(),

@@ -85,30 +85,6 @@ def test_dividing_loses_no_image_and_gives_test_at_least_one(count: int) -> None
     assert divide(images[::-1]) == parts
 
 
-@pytest.mark.parametrize("name", ["_", "&nbsp;", "&#8203;", "&#65039;"])
-def test_a_class_whose_name_is_empty_in_prompts_is_refused_unless_it_is_renamed(tmp_path: Path, name: str) -> None:
-    build_folders(tmp_path / "images", [f"test/{name}", "test/cat"])
-    with pytest.raises(InputError, match=f"class '{name}': its name is empty in prompts"):
-        LAYOUT.read(tmp_path, "test")
-    layout = ClassFolders(images="images", renaming={name: "dash"})
-    assert "dash" in layout.read(tmp_path, "test").classes
-
-
-def test_a_list_of_names_is_refused_for_numbers_that_sort_differently_as_text(tmp_path: Path) -> None:
-    names = tuple(f"name {number}" for number in range(11))
-    build_folders(tmp_path / "images", [f"test/{number}" for number in range(11)], count=1)
-    layout = ClassFolders(images="images", renaming=names)
-    with pytest.raises(
-        InputError, match=r"class folder '10' sorts before '2', .*write a mapping, such as {'10': NAME}"
-    ):
-        layout.read(tmp_path, "test")
-    name_by_folder = {str(number): name for number, name in enumerate(names)}
-    assert ClassFolders(images="images", renaming=name_by_folder).read(tmp_path, "test").classes[2] == "name 10"
-
-    build_folders(tmp_path / "padded", [f"test/{number:02d}" for number in range(11)], count=1)
-    assert ClassFolders(images="padded", renaming=names).read(tmp_path, "test").classes == names
-
-
 @pytest.mark.parametrize("kind", ["GIF", "JFIF"])
 def test_gif_and_jfif_files_are_images(tmp_path: Path, kind: str) -> None:
     images = build_folders(tmp_path / "images", ["test/cat"], count=1)

@@ -58,27 +58,12 @@ def test_a_dataset_of_one_class_is_refused(tmp_path: Path, layout: str) -> None:
         open_dataset("zoo", "test", None, read_custom(file))
 
 
-@pytest.mark.parametrize(
-    ("classes", "expected"),
-    [("[tabby cat, big dog]", ("tabby cat", "big dog")), ("{n02: hot_dog}", ("n01", "hot dog"))],
-)
-def test_classes_can_be_renamed(tmp_path: Path, classes: str, expected: tuple[str, ...]) -> None:
+def test_classes_can_be_renamed(tmp_path: Path) -> None:
     build_folders(tmp_path / "photos", ["test/n01", "test/n02"])
-    file = write(tmp_path, f"zoo: {{layout: folders, images: photos, classes: {classes}}}")
-    assert open_dataset("zoo", "test", None, read_custom(file)).classes == expected
-
-
-@pytest.mark.parametrize(
-    ("classes", "complaint"),
-    [
-        ("[cat]", "zoo: `classes` lists 1 names, but there are 2 classes"),
-        ("{n03: cat}", "zoo: unknown class in `classes` 'n03', did you mean 'n0"),
-    ],
-)
-def test_a_renaming_that_does_not_fit_the_classes_is_refused(tmp_path: Path, classes: str, complaint: str) -> None:
-    build_folders(tmp_path / "photos", ["test/n01", "test/n02"])
-    file = write(tmp_path, f"zoo: {{layout: folders, images: photos, classes: {classes}}}")
-    with pytest.raises(InputError, match=complaint):
+    file = write(tmp_path, "zoo: {layout: folders, images: photos, classes: {n02: hot_dog}}")
+    assert open_dataset("zoo", "test", None, read_custom(file)).classes == ("n01", "hot dog")
+    file = write(tmp_path, "zoo: {layout: folders, images: photos, classes: {n03: cat}}")
+    with pytest.raises(InputError, match="zoo: unknown class in `classes` 'n03', did you mean 'n0"):
         open_dataset("zoo", "test", None, read_custom(file))
 
 
@@ -109,8 +94,7 @@ def test_a_renaming_that_does_not_fit_the_classes_is_refused(tmp_path: Path, cla
         ('zoo: {layout: folders, images: "a\\0b"}', "zoo.images: .* has a control character"),
         ("zoo: {layout: folders, images: x, flip: maybe}", "zoo.flip: must be true or false"),
         ("zoo: {layout: folders, images: x, augmix: 1}", "zoo.augmix: must be true or false"),
-        ("zoo: {layout: folders, images: x, classes: cat}", "zoo.classes: must be a list of names"),
-        ("zoo: {layout: folders, images: x, classes: [1]}", r"zoo.classes.0: must be text"),
+        ("zoo: {layout: folders, images: x, classes: [cat]}", "zoo.classes: must be a mapping"),
         ("zoo: {layout: folders, images: x, classes: {a: 1}}", "zoo.classes.a: must be text"),
         ("zoo: {layout: folders, images: x, splits: {tets: a}}", "zoo.splits: unknown split 'tets', did you mean"),
         ("zoo: {layout: folders, images: x, splits: {test: ../a}}", "leaves the image folder"),
