@@ -8,9 +8,9 @@ overfit it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -70,13 +70,6 @@ class MappedPredictions:
     fits: Sequence[MapFit]
 
 
-class MappedDataset(NamedTuple):
-    """One dataset's probabilities (N, K) after a map, and the fit of the map if it has temperatures."""
-
-    probabilities: Numbers
-    fit: MapFit | None = None
-
-
 def needs_validation(names: Sequence[str], split: str) -> bool:
     """Return True if maps or conformal sets of a split are fitted on validation, and not on the split itself."""
     return split == "test" and any(is_fitted(name) for name in names)
@@ -109,68 +102,73 @@ def apply_maps(
 
 def _map_dataset(
     name: str, key: DatasetSeed, measured: PredictionsBySeed, fitted_on: PredictionsBySeed | None
-) -> MappedDataset:
-    """Return one dataset's probabilities after a map, and the fit of the map if it has temperatures."""
+) -> tuple[Numbers, MapFit | None]:
+    """Return one dataset's probabilities (N, K) after a map, and the fit of the map if it has temperatures."""
+    dataset, _ = key
     raw = measured[key]
     if name == "temperature_oracle":
-        fit = fit_temperature([_labelled(raw)])
-        probabilities = with_temperature(logits_of(raw), fit.temperature)
-        return MappedDataset(probabilities, _map_fit(name, key, len(raw), [fit]))
+        probabilities, fits = _fit_and_apply(_apply_temperature, dataset, raw, raw)
+        return probabilities, _map_fit(name, key, len(raw), fits)
     if name == "temperature_transfer":
-        return _map_by_transfer(key, measured, fitted_on or measured)
+        sources = _of_other_datasets(key, fitted_on or measured)
+        fit = fit_temperature([_labelled(source) for source in sources])
+        images = sum([len(source) for source in sources])
+        return with_temperature(logits_of(raw), fit.temperature), _map_fit(name, key, images, [fit])
+    source = None
     if fitted_on is None:
-        return _map_by_folds(name, key, raw)
-    return _map_by_validation(name, key, raw, fitted_on[key])
+        require_fittable(dataset, raw.labels)
+    else:
+        source = fitted_on[key]
+        require_fittable(f"{dataset}, split {FITTED_SPLIT}", source.labels)
+    apply = _apply_isotonic if name == "isotonic" else _apply_temperature
+    probabilities, fits = _fit_and_apply(apply, dataset, raw, source)
+    if not fits:
+        return probabilities, None
+    return probabilities, _map_fit(name, key, len(raw if source is None else source), fits)
 
 
-def _map_by_validation(name: str, key: DatasetSeed, raw: Predictions, source: Predictions) -> MappedDataset:
-    """Map predictions by a fit on `source`, the predictions of the validation split."""
-    require_fittable(f"{key[0]}, split {FITTED_SPLIT}", source.labels)
-    probabilities, fit = _fit_and_map(name, _labelled(source), logits_of(raw))
-    if fit is None:
-        return MappedDataset(probabilities)
-    return MappedDataset(probabilities, _map_fit(name, key, len(source), [fit]))
+def _of_other_datasets(key: DatasetSeed, predictions: PredictionsBySeed) -> list[Predictions]:
+    """Return the predictions of the other datasets with the same seed, of which each counts the same."""
+    dataset, seed = key
+    others = []
+    for (other, other_seed), of_other in predictions.items():
+        if other != dataset and other_seed == seed:
+            require_fittable(other, of_other.labels)
+            others.append(of_other)
+    return others
 
 
-def _fit_and_map(name: str, source: LabelledLogits, logits: Numbers) -> tuple[Numbers, TemperatureFit | None]:
-    """Return probabilities after a map that is fitted on `source`, and its temperature if it has one."""
-    if name == "isotonic":
-        return with_isotonic(logits, fit_isotonic(source)), None
+# images that a fit is made on, and logits (n, K) -> values (n, K) for these logits, and the temperature if there is one
+Apply = Callable[[LabelledLogits, Numbers], tuple[Numbers, TemperatureFit | None]]
+
+
+def _apply_temperature(source: LabelledLogits, logits: Numbers) -> tuple[Numbers, TemperatureFit]:
     fit = fit_temperature([source])
     return with_temperature(logits, fit.temperature), fit
 
 
-def _map_by_folds(name: str, key: DatasetSeed, raw: Predictions) -> MappedDataset:
-    """Map the predictions of each fold by a fit on the other folds."""
-    require_fittable(key[0], raw.labels)
+def _apply_isotonic(source: LabelledLogits, logits: Numbers) -> tuple[Numbers, None]:
+    return with_isotonic(logits, fit_isotonic(source)), None
+
+
+def _fit_and_apply(
+    apply: Apply, dataset: str, raw: Predictions, source: Predictions | None
+) -> tuple[Numbers, list[TemperatureFit]]:
+    """Return values (N, K) by a fit on `source`, or without it for each fold by a fit on the other folds."""
     logits = logits_of(raw)
-    folds = folds_of(key[0], raw.ids)
-    probabilities = np.empty(logits.shape)
+    if source is not None:
+        values, fit = apply(_labelled(source), logits)
+        return values, [fit] if fit else []
+    folds = folds_of(dataset, raw.ids)
+    values = np.empty(logits.shape)
     fits = []
     for fold in range(FOLDS):
         others = folds != fold
-        source = LabelledLogits(logits=logits[others], labels=raw.labels[others])
-        probabilities[~others], fit = _fit_and_map(name, source, logits[~others])
+        of_others = LabelledLogits(logits=logits[others], labels=raw.labels[others])
+        values[~others], fit = apply(of_others, logits[~others])
         if fit is not None:
             fits.append(fit)
-    if not fits:
-        return MappedDataset(probabilities)
-    return MappedDataset(probabilities, _map_fit(name, key, len(raw), fits))
-
-
-def _map_by_transfer(key: DatasetSeed, measured: PredictionsBySeed, fitted_on: PredictionsBySeed) -> MappedDataset:
-    """Map predictions by the temperature of the other datasets, of which each counts the same."""
-    dataset, seed = key
-    sources = []
-    images = 0
-    for (source, source_seed), predictions in fitted_on.items():
-        if source != dataset and source_seed == seed:
-            require_fittable(source, predictions.labels)
-            sources.append(_labelled(predictions))
-            images += len(predictions)
-    fit = fit_temperature(sources)
-    probabilities = with_temperature(logits_of(measured[key]), fit.temperature)
-    return MappedDataset(probabilities, _map_fit("temperature_transfer", key, images, [fit]))
+    return values, fits
 
 
 def folds_of(dataset: str, ids: Sequence[str]) -> Integers:
@@ -241,26 +239,15 @@ def with_conformal_sets(
 
 
 def _class_sets(row: catalogue.ConformalRow, dataset: str, predictions: Predictions, source: Predictions | None) -> Any:
-    """Return an array (N, K) of booleans: True for the classes in the set of an image.
+    """Return an array (N, K) of booleans: True for the classes in the set of an image."""
 
-    The threshold is fitted on `source`; without it, on the predictions themselves, over folds.
-    """
-    scores = _scores(row, predictions)
-    if source is not None:
+    def sets(fitted_on: LabelledLogits, logits: Numbers) -> tuple[Any, None]:
+        scores = scores_of_labels(class_scores(row.form, softmax(fitted_on.logits)), fitted_on.labels)
+        return class_scores(row.form, softmax(logits)) <= fit_threshold(scores, row.percent), None
+
+    if source is None:
+        require_images(dataset, len(predictions), CONFORMAL_SETS)
+    else:
         require_images(f"{dataset}, split {FITTED_SPLIT}", len(source), CONFORMAL_SETS)
-        return scores <= _threshold(row, _scores(row, source), source.labels)
-    require_images(dataset, len(predictions), CONFORMAL_SETS)
-    folds = folds_of(dataset, predictions.ids)
-    is_in_set = np.empty(scores.shape, bool)
-    for fold in range(FOLDS):
-        others = folds != fold
-        is_in_set[~others] = scores[~others] <= _threshold(row, scores[others], predictions.labels[others])
-    return is_in_set
-
-
-def _scores(row: catalogue.ConformalRow, predictions: Predictions) -> Numbers:
-    return class_scores(row.form, softmax(logits_of(predictions)))
-
-
-def _threshold(row: catalogue.ConformalRow, scores: Numbers, labels: Integers) -> float:
-    return fit_threshold(scores_of_labels(scores, labels), row.percent)
+    is_in_set, _ = _fit_and_apply(sets, dataset, predictions, source)
+    return is_in_set.astype(bool)

@@ -26,8 +26,6 @@ from fpp_sweep.spec.tasks import Task
 # torch raises RuntimeError for CUDA, cuDNN, oneDNN and dead loaders
 MACHINE_ERRORS = MemoryError, OSError, RuntimeError, DeviceError, ChangedDataError
 PARTS = ("prompt", "predictions", "state")  # the bytes in a stored result, each a safetensors file
-SMALL_INTEGERS = (np.int8, np.int16, np.int32)
-SHRUNK = "shrunk"  # array in packed predictions: the names of the arrays that were int64 before
 BIN_PREFIX, COLUMN_PREFIX = "bins_", "column_"  # prefixes of the names of arrays in packed predictions
 
 
@@ -129,14 +127,11 @@ def unpack(data: bytes) -> TaskResult:
 
 def pack_predictions(predictions: Predictions) -> bytes:
     """Return predictions as the bytes of a safetensors file."""
-    arrays = _arrays_of(predictions)
-    shrunk = []
-    for name, array in arrays.items():
-        smaller = _shrunk(array)
-        if smaller.dtype != array.dtype:
-            shrunk.append(name)
-        arrays[name] = np.ascontiguousarray(smaller)
-    arrays[SHRUNK] = _json_array(shrunk)
+    arrays = {}
+    for name, array in _arrays_of(predictions).items():
+        if array.dtype == np.int64:
+            array = array.astype(np.int32)  # labels and counts of bins are half of a file else
+        arrays[name] = np.ascontiguousarray(array)
     return save(arrays)
 
 
@@ -157,22 +152,12 @@ def _field_values(value: Any) -> dict[str, Any]:
     return {item.name: getattr(value, item.name) for item in fields(value)}
 
 
-def _shrunk(array: Any) -> Any:
-    """Return int64 numbers in the smallest type that holds them: labels and counts of bins are half of a file else."""
-    if array.dtype != np.int64 or not array.size:
-        return array
-    low, high = array.min(), array.max()
-    for kind in SMALL_INTEGERS:
-        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
-            return array.astype(kind)
-    return array
-
-
 def unpack_predictions(data: bytes) -> Predictions:
     """Return the predictions that `pack_predictions` was given."""
     arrays: dict[str, Any] = load(data)
-    for name in _json_of(arrays.pop(SHRUNK)):
-        arrays[name] = arrays[name].astype(np.int64)
+    for name, array in arrays.items():
+        if array.dtype == np.int32:
+            arrays[name] = array.astype(np.int64)
     ids = tuple(_json_of(arrays.pop("ids")))
     bins = ClassBins(**_pop_prefixed(arrays, BIN_PREFIX))
     columns = _pop_prefixed(arrays, COLUMN_PREFIX)

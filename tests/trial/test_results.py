@@ -1,11 +1,9 @@
 """Results and failures survive pickling and storing."""
 
-import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -19,7 +17,6 @@ from fpp_sweep.trial.results import (
     pack,
     pack_predictions,
     unpack,
-    unpack_predictions,
 )
 from tests.kit.tasks import predictions, same_predictions
 
@@ -63,19 +60,6 @@ def test_any_sample_name_survives_packing(ids):
 def test_prompts_and_states_survive_packing(prompt, state):
     unpacked = unpack(pack(TaskResult(prompt=prompt, state=state)))
     assert (unpacked.prompt, unpacked.state, unpacked.predictions) == (prompt, state, None)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "stored"), [([0, 9, -1], "I8"), ([0, 127, 128], "I16"), ([0, 1, 40_000], "I32"), ([0, 1, 2**40], "I64")]
-)
-def test_whole_numbers_are_stored_in_the_smallest_type_and_come_back_as_they_were(numbers, stored):
-    columns = {"x": np.array(numbers), "small": np.array([1, 2, 3], np.int16)}
-    original = replace(predictions(3), columns=columns)
-    packed = pack_predictions(original)
-    header_size = int.from_bytes(packed[:8], "little")
-    header = json.loads(packed[8 : 8 + header_size])
-    assert header["column_x"]["dtype"] == stored
-    assert same_predictions(unpack_predictions(packed), original)
 
 
 # ------------------------------------------------------------ failures
