@@ -256,18 +256,13 @@ def score(predictions: Predictions) -> dict[str, float]:
 def _plugin_metric(row: MetricRow, predictions: Predictions) -> float:
     """Return a plugin's metric; raise InputError with the plugin's line if it fails or gives no finite number."""
     assert row.compute is not None
-    where = f"metric {row.name} ({plugins.file_of(row)})"
     try:
-        returned = catalogue.code_of(row.compute)(predictions)
+        value = float(catalogue.code_of(row.compute)(predictions))
     except (Exception, SystemExit) as error:
-        where = plugins.at_line(f"metric {row.name}", plugins.line_of(error))
+        where = plugins.at_line(f"metric {row.name}", plugins.line_of(error) or plugins.file_of(row))
         raise InputError(f"{where}: {type_and_message(error)}") from error
-    try:
-        value = float(returned)
-    except Exception as error:  # NumPy and torch each raise their own for an array of several numbers
-        raise InputError(f"{where}: must return a number, not {type(returned).__name__}") from error
     if not math.isfinite(value):
-        raise InputError(f"{where}: must return a finite number ({value})")
+        raise InputError(f"metric {row.name} ({plugins.file_of(row)}): must return a finite number ({value})")
     return value
 
 

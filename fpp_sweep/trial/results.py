@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 
 from fpp_sweep.core.metrics import ClassBins, Predictions
 from fpp_sweep.spec.errors import ChangedDataError, DeviceError, readable_message
-from fpp_sweep.spec.files import MANIFEST, read_own, write_json, written_whole
+from fpp_sweep.spec.files import MANIFEST, read_own, safetensors_metadata, write_json, written_whole
 from fpp_sweep.spec.keys import TaskKeys, digest
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import Task
@@ -85,41 +85,20 @@ class TaskFailed(Exception):
 
 
 def pack(result: TaskResult) -> bytes:
-    """Return a result as the bytes of a file, without what it cost the trial that requested it.
-
-    The first line is a JSON object that names the size of each part; the parts follow.
-    """
+    """Return a result as the bytes of a safetensors file, without what it cost the trial that requested it."""
     parts = {}
     for name in PARTS:
         part = getattr(result, name)
         if part is not None:
-            parts[name] = part
-    header = {
-        "sizes": {name: len(part) for name, part in parts.items()},
-        "spent": dict(result.spent),
-        "device": result.device,
-    }
-    return b"".join([json.dumps(header).encode(), b"\n", *parts.values()])
+            parts[name] = np.frombuffer(part, np.uint8)
+    return save(parts, {"spent": json.dumps(dict(result.spent)), "device": result.device})
 
 
 def unpack(data: bytes) -> TaskResult:
     """Return the result that `pack` was given, as one that took no time; raise an error for other data."""
-    header_size = data.index(b"\n") + 1
-    header = json.loads(data[:header_size])
-    parts = {}
-    start = header_size
-    for name, size in header["sizes"].items():
-        parts[name] = data[start : start + size]
-        start += size
-    if start != len(data):
-        raise ValueError(f"{len(data)} bytes instead of {start}")
-    return TaskResult(
-        prompt=parts.get("prompt"),
-        predictions=parts.get("predictions"),
-        state=parts.get("state"),
-        spent=header["spent"],
-        device=header["device"],
-    )
+    parts = {name: part.tobytes() for name, part in load(data).items()}
+    metadata = safetensors_metadata(data)
+    return TaskResult(**parts, spent=json.loads(metadata["spent"]), device=metadata["device"])
 
 
 # ------------------------------------------------------------ predictions

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fpp_sweep.core.fpp import distance, draw_noise, draw_start, pretrain
-from fpp_sweep.core.text.tower import Noise, TextTower
+from fpp_sweep.core.text.tower import Noise
 from fpp_sweep.spec.config import FppConfig
 from tests.kit.texts import CLASSES, MAPLE, twins
 from tests.reference import naive
@@ -112,19 +112,6 @@ def test_fifty_steps_of_pretraining_equal_the_naive_reference(sizes):
     torch.testing.assert_close(pair.texts.features(actual.context), expected.features, atol=1e-4, rtol=0)
 
 
-def test_branches_in_separate_batches_give_the_same_result(monkeypatch):
-    pair = twins()
-    config = FppConfig(steps=5, draws=DRAWS)
-    generator = torch.Generator().manual_seed(0)
-    noise = first_draws(draw_noise(pair.texts, 4, config, generator), 5)
-    inputs = {"flatness_weight": 1.7, "start": draw_start(pair.context, config, generator)}
-    together = pretrain(pair.texts, pair.context, config, **inputs, noise=iter(noise))
-    monkeypatch.setattr(TextTower, "positions_per_batch", lambda tower: 1)
-    apart = pretrain(pair.texts, pair.context, config, **inputs, noise=iter(noise))
-    torch.testing.assert_close(apart.context, together.context, atol=1e-5, rtol=0)
-    torch.testing.assert_close(apart.losses, together.losses, atol=1e-6, rtol=1e-5)
-
-
 def test_noise_has_the_configured_variances_and_positions():
     pair = twins()
     config = FppConfig(draws=500, context_var=0.04, class_var=0.25)
@@ -145,16 +132,6 @@ def test_the_start_is_random_or_the_anchor_prompt():
     random = draw_start(anchor, FppConfig(start_std=0.3), torch.Generator().manual_seed(0))
     assert random.std().item() == pytest.approx(0.3, rel=0.02)
     assert draw_start(anchor, FppConfig(start="predefined"), torch.Generator()) is anchor
-
-
-def test_pretraining_lowers_the_alignment_of_a_random_start():
-    pair = twins()
-    config = FppConfig(steps=80, context_var=1e-4, class_var=1e-4)
-    generator = torch.Generator().manual_seed(0)
-    start = draw_start(pair.context, config, generator)
-    noise = draw_noise(pair.texts, 4, config, generator)
-    losses = pretrain(pair.texts, pair.context, config, flatness_weight=1.0, start=start, noise=noise).losses
-    assert losses[-1, 0] < 0.5 * losses[0, 0]
 
 
 def test_a_loss_that_is_not_finite_raises_with_step_and_values():

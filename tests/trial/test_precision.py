@@ -11,8 +11,6 @@ from fpp_sweep.core.compute import computing, torch_generator
 from fpp_sweep.core.fpp import draw_noise, pretrain
 from fpp_sweep.core.methods import TextModel, build_method
 from fpp_sweep.core.methods.gradients import ByBackward, ByJacobian
-from fpp_sweep.core.methods.tpt import Tpt
-from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.spec.config import FppConfig, TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
@@ -49,56 +47,31 @@ def task_of(method=TPT, **settings):
     return EvalTask(config=config, dataset="scenes", split="val", seed=0, start=0, stop=4)
 
 
-@pytest.fixture
-def stages(monkeypatch):
-    """Return a dictionary that collects the types of matrix products by stage of a trial."""
-    types_by_stage = {}
-
-    def record_types(owner, name, stage):
-        stage_function = getattr(owner, name)
-
-        def run(*arguments, **named):
-            with ProductTypes() as products:
-                result = stage_function(*arguments, **named)
-            types_by_stage.setdefault(stage, set()).update(products.types)
-            return result
-
-        monkeypatch.setattr(owner, name, run)
-
-    record_types(Clip, "image_features", "image tower")
-    record_types(Tpt, "select_views", "selection")
-    record_types(Tpt, "entropy_gradient", "adaptation")
-    record_types(Tpt, "gradient", "later steps")
-    record_types(Tpt, "classify", "prediction")
-    record_types(Tpt, "first_gradient", "first gradient")
-    return types_by_stage
-
-
-@pytest.mark.parametrize(("precision", "kind"), [("float32", torch.float32), ("fp16", torch.float16)])
-def test_every_stage_computes_its_matrices_in_the_trials_precision(make_worker, tmp_path, stages, precision, kind):
+@pytest.mark.parametrize(
+    ("precision", "kind", "of_pretraining"),
+    [
+        ("float32", torch.float32, torch.float32),
+        ("fp16", torch.float16, torch.float16),
+        ("released", torch.float16, torch.float32),
+    ],
+)
+def test_every_stage_computes_its_matrices_in_the_trials_precision(
+    make_worker, tmp_path, precision, kind, of_pretraining
+):
     worker = make_worker(limit=8, cache=str(tmp_path))
-    with torch.autocast("cpu"):  # a caller's own setting has no effect
-        worker.run(task_of(precision=precision, **{"adapt.steps": 2}), ())
-    all_stages = ("image tower", "selection", "adaptation", "later steps", "prediction", "first gradient")
-    assert stages == {stage: {kind} for stage in all_stages}
-    for task in (task_of(prompt="fpp", precision=precision).pretrain, task_of(ZERO_SHOT, precision=precision)):
-        with ProductTypes() as products:
-            worker.run(task, ())
-        assert products.types == {kind}, task.title
+    adapted = task_of(precision=precision, **{"adapt.steps": 2})
+    pretrained = task_of(prompt="fpp", precision=precision).pretrain
     detached = task_of(prompt="fpp", precision=precision, **{"fpp.detach": "clean"}).pretrain
-    with ProductTypes() as products:
-        worker.run(detached, ())
-    assert products.types == {kind}
-
-
-def test_released_precision_pretrains_in_float32_and_does_the_rest_in_fp16(make_worker, tmp_path, stages):
-    worker = make_worker(limit=8, cache=str(tmp_path))
-    worker.run(task_of(precision="released", **{"adapt.steps": 2}), ())
-    assert set(stages) >= {"image tower", "selection", "adaptation", "later steps", "prediction"}
-    assert all(kinds == {torch.float16} for kinds in stages.values())
-    with ProductTypes() as products:
-        worker.run(task_of(prompt="fpp", precision="released").pretrain, ())
-    assert products.types == {torch.float32}
+    zero_shot = task_of(ZERO_SHOT, precision=precision)
+    for task, expected in (
+        (adapted, kind),
+        (zero_shot, kind),
+        (pretrained, of_pretraining),
+        (detached, of_pretraining),
+    ):
+        with torch.autocast("cpu"), ProductTypes() as products:  # a caller's own setting has no effect
+            worker.run(task, ())
+        assert products.types == {expected}, task.title
 
 
 def test_results_that_a_precision_does_not_change_are_shared(make_worker, tmp_path):

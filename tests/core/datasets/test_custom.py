@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.core.datasets import custom_datasets, expand, folder_dataset, open_dataset, read_custom
@@ -120,23 +119,6 @@ WORDS = (  # separated by |
     "\n|  |- |&a |*a|!!set |!!binary |'|\"|<<: |? |0x|1e9|~|\t|>\n"
 )
 words = st.sampled_from(WORDS.split("|"))
-
-
-def complaint_of(file: Path) -> str:
-    """Return the message with which a dataset file is refused, or an empty text if it is accepted."""
-    try:
-        read_custom(file)
-    except InputError as refusal:
-        return str(refusal)
-    return ""
-
-
-@settings(deadline=None)
-@given(text=st.lists(words, max_size=20).map("".join) | st.text(max_size=30))
-def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    file = tmp_path_factory.getbasetemp() / "fuzz.yaml"
-    file.write_text(text, errors="surrogatepass")
-    assert "\n" not in complaint_of(file)
 
 
 def test_a_folder_given_by_path_opens_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.core.datasets import fair_order, open_dataset
@@ -169,38 +168,6 @@ entries = st.tuples(hostile_paths, st.integers(-1, 3), st.sampled_from(["a", "b"
 rows = entries.map(list) | st.lists(anything, min_size=3, max_size=3) | anything
 split_lists = st.lists(rows, max_size=4) | st.lists(entries.map(list), max_size=4) | anything
 documents = st.dictionaries(st.sampled_from(["train", "val", "test"]), split_lists) | anything
-
-
-@pytest.fixture(scope="module")
-def fuzz_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("fuzz")
-    write_split(root, {}, ("a.jpg", "cat/b.jpg"))
-    return root
-
-
-def read_or_refuse(root: Path) -> str:
-    """Check the listing if the split file is accepted, and return the message if it is refused."""
-    try:
-        listing = LAYOUT.read(root, "test")
-    except InputError as refusal:
-        return str(refusal)
-    assert set(listing.ids) <= {"a.jpg", "cat/b.jpg"}
-    assert all(0 <= label < len(listing.classes) for label in listing.labels)
-    return ""
-
-
-@settings(deadline=None)
-@given(document=documents)
-def test_any_json_is_read_or_refused_in_one_line(fuzz_root: Path, document: Any) -> None:
-    (fuzz_root / "split.json").write_text(json.dumps(document))
-    assert len(read_or_refuse(fuzz_root).splitlines()) <= 1
-
-
-@settings(deadline=None)
-@given(content=st.binary(max_size=40) | st.text(st.sampled_from('[]{}",:\\u0123dtes')).map(str.encode))
-def test_any_bytes_are_read_or_refused_in_one_line(fuzz_root: Path, content: bytes) -> None:
-    (fuzz_root / "split.json").write_bytes(content)
-    assert len(read_or_refuse(fuzz_root).splitlines()) <= 1
 
 
 # --- FGVC-Aircraft

@@ -165,34 +165,23 @@ def test_two_concurrent_runs_share_the_work_and_both_get_all_features(tmp_path):
     assert torch.equal(everything(first), everything(second))
 
 
-# A run whose image tower prints a line before every batch, and then waits for a line of input or its end.
+# A run whose image tower prints a line before every batch, and then waits for a line of input.
 STEPPED_RUN = """
     import dataclasses, sys, torch
     from pathlib import Path
-    from fpp_sweep.core.images import features
     from fpp_sweep.core.images.features import CHUNK
     from tests.core.images.caches import CLIP, fill
     from tests.kit.datasets import painted_dataset
 
-    def report(line):
-        print(line, flush=True)
-
     class Stepped(torch.nn.Module):
         def forward(self, pixels):
-            report("tower")
+            print("tower", flush=True)
             sys.stdin.readline()
             return CLIP.visual(pixels)
 
-    def reporting(path, *, wait, lock=features.exclusive_lock):
-        if wait:
-            report("waits")
-        return lock(path, wait=wait)
-
-    features.exclusive_lock = reporting
     torch.set_num_threads(1)
     clip = dataclasses.replace(CLIP, visual=Stepped())
-    features, log = fill(Path(sys.argv[1]), painted_dataset(6 * CHUNK), clip=clip, exact=True)
-    report(f"computed {log.computed} notes {len(log.notes)}")
+    fill(Path(sys.argv[1]), painted_dataset(6 * CHUNK), clip=clip, exact=True)
 """
 
 
@@ -211,20 +200,6 @@ def wait_for_word(process, word):
     assert word in map(str.strip, process.stdout), f"the run ended without printing {word}"
 
 
-def continue_steps(process, steps=1):
-    """Let the run compute a number of batches."""
-    process.stdin.write("\n" * steps)
-
-
-def finish_run(process):
-    """Let the run compute all its batches; return the number of images that it has computed."""
-    process.stdin.close()
-    last_line = list(process.stdout)[-1].split()
-    assert process.wait() == 0
-    assert last_line[-1] == "0", "the run found damaged chunks"
-    return int(last_line[1])
-
-
 def expected_features(tmp_path):
     return everything(fill(tmp_path / "expected", painted_dataset(6 * CHUNK), exact=True)[0])
 
@@ -236,7 +211,7 @@ def test_a_run_after_a_killed_run_computes_only_the_missing_chunks(tmp_path):
     with stepped_run(root) as process:
         for _ in range(2):
             wait_for_word(process, "tower")
-            continue_steps(process)
+            process.stdin.write("\n")
         wait_for_word(process, "tower")
         process.kill()
     assert process.returncode == -signal.SIGKILL
@@ -249,36 +224,3 @@ def test_a_run_after_a_killed_run_computes_only_the_missing_chunks(tmp_path):
     assert before.items() <= file_states(root).items()
     assert files(root, "*.lock") == files(root, ".*") == []
     assert_close(everything(features), expected_features(tmp_path))
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_two_processes_share_the_work_and_both_get_all_features(tmp_path):
-    root = tmp_path / "cache"
-    with stepped_run(root) as first, stepped_run(root) as second:
-        for process in (first, second):
-            wait_for_word(process, "tower")
-        continue_steps(first)
-        wait_for_word(first, "tower")
-        continue_steps(second, 4)
-        wait_for_word(second, "waits")  # for the second chunk of the first run
-        counts = [finish_run(process) for process in (first, second)]
-    assert counts == [2 * CHUNK, 4 * CHUNK]  # no image is computed twice
-    features, log = fill(root, painted_dataset(6 * CHUNK), exact=True)
-    assert log.computed == 0
-    assert_close(everything(features), expected_features(tmp_path))
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_a_run_that_waits_computes_the_chunk_of_a_run_that_is_killed(tmp_path):
-    root = tmp_path / "cache"
-    with stepped_run(root) as killed, stepped_run(root) as waiting:
-        wait_for_word(killed, "tower")
-        for _ in range(5):
-            wait_for_word(waiting, "tower")
-            continue_steps(waiting)
-        wait_for_word(waiting, "waits")
-        assert len(files(root)) == 5
-        killed.kill()
-        assert finish_run(waiting) == 6 * CHUNK

@@ -1,17 +1,15 @@
 """Image features: their values, their keys, limited runs, and images that cannot be read."""
 
 import dataclasses
-from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
-from fpp_sweep.core.images.features import CHUNK, arithmetic_label
+from fpp_sweep.core.images.features import CHUNK
 from fpp_sweep.core.images.views import sample_rng
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.specs import Precision
 from tests.core.images.caches import BAD, CLIP, VIEWS, ShortOfMemory, assert_close, everything, file_states, files, fill
 from tests.kit.datasets import Painter, painted_dataset
 from tests.kit.models import random_clip
@@ -165,10 +163,3 @@ def test_batches_are_halved_when_memory_runs_out(tmp_path):
     halved, _ = fill(tmp_path / "halved", dataset, exact=True, clip=clip, batch=30)
     assert tower.sizes[:3] == [30, 15, 7]
     assert_close(everything(halved), everything(expected))
-
-
-@pytest.mark.parametrize("precision", get_args(Precision))
-def test_the_label_of_arithmetic_has_the_precision_and_the_kind_of_device(precision):
-    devices = [torch.device(name) for name in ("cpu", "cuda", "cuda:1")]
-    labels = [arithmetic_label(precision, device) for device in devices]
-    assert labels == [f"{precision} on cpu", f"{precision} on cuda", f"{precision} on cuda"]

@@ -126,26 +126,3 @@ def test_many_texts_attend_in_groups_and_keep_their_features(monkeypatch):
     prefixes = fast.token_embedding[ids[:1, :3]].expand(2, -1, -1)
     actual = fast.features(prefixes, node_embeddings(texts, fast, packing), packing)
     torch.testing.assert_close(actual[1], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.lists(st.lists(st.integers(1, 3), max_size=5), min_size=1, max_size=12), st.integers(0, 4))
-def test_a_node_attends_to_the_prefix_and_its_own_beginning(texts, prefix):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fpp_sweep.core.text.tower.SINGLE_GROUP_ROWS", 8)
-        patch.setattr("fpp_sweep.core.text.tower.GROUP_ROWS", 8)
-        packing = Packing.of([[*text, EOT] for text in texts])
-        mask = packing.attention_mask(prefix)
-    total = prefix + len(packing)
-    rows = torch.arange(total) if mask.row_of is None else mask.row_of
-    slots = torch.arange(total) if mask.slot_of is None else mask.slot_of
-    size = mask.masked.shape[-1]
-    beginnings = {}
-    for path in packing.paths():
-        for position, node in enumerate(path):
-            beginnings[prefix + node] = path[: position + 1]
-    for row, slot in enumerate(slots.tolist()):
-        group, slot_in_group = divmod(slot, size)
-        attended = rows[group * size : (group + 1) * size][~mask.masked[group, 0, slot_in_group]]
-        nodes = [prefix + node for node in beginnings[row]] if row >= prefix else []
-        assert sorted(attended.tolist()) == sorted([*range(min(prefix, row + 1)), *nodes])
