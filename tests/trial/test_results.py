@@ -10,14 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.trial.results import (
-    TaskFailed,
-    TaskResult,
-    TaskStore,
-    pack,
-    pack_predictions,
-    unpack,
-)
+from fpp_sweep.trial.results import TaskFailed, TaskResult, TaskStore, pack, pack_predictions, unpack
 from tests.kit.tasks import predictions, same_predictions
 
 RESULT = TaskResult(
