@@ -77,7 +77,7 @@ def test_foreign_files_are_neither_listed_nor_removed(tmp_path, capsys):
     assert "0 entries" in command(capsys, "list", "--cache", tmp_path)
     command(capsys, "prune", "--cache", tmp_path, "--all", "--yes")
     assert len(entries(tmp_path)) == 2
-    assert len(FeatureCache(tmp_path).features(CLIP, painted_dataset(3), ViewConfig(count=2), 0)) == 3
+    FeatureCache(tmp_path).features(CLIP, painted_dataset(3), ViewConfig(count=2), 0)
     assert "1 entries" in command(capsys, "list", "--cache", tmp_path)
 
 
