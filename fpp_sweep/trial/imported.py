@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from pyarrow import compute
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.spec.errors import InputError, message_in_one_line, unknown
-from fpp_sweep.statistics.posthoc_maps import Integers, Numbers, softmax
+from fpp_sweep.statistics.posthoc_maps import Numbers, softmax
 from fpp_sweep.trial.artifacts import read_columns
 
 Kind = Literal["logits", "probabilities"]
@@ -46,37 +47,19 @@ class ImportedRows:
     """The content of a file, or its rows for one dataset, split and seed."""
 
     file: str
-    ids: tuple[str, ...]
     kind: Kind
     values: Numbers  # (N, largest number of classes); NaN beyond the classes of a dataset
-    columns: Mapping[str, NDArray[Any]]  # the optional columns (COLUMNS) that the file has
-
-    def take(self, rows: Integers) -> ImportedRows:
-        """Return some of the rows."""
-        return ImportedRows(
-            file=self.file,
-            ids=tuple(self.ids[row] for row in rows),
-            kind=self.kind,
-            values=self.values[rows],
-            columns={name: column[rows] for name, column in self.columns.items()},
-        )
+    columns: pandas.DataFrame  # `id`, and the optional columns (COLUMNS) that the file has
 
     def parts(self, defaults: DatasetSplitSeed) -> dict[DatasetSplitSeed, ImportedRows]:
         """Return the rows by dataset, split and seed; the defaults stand for columns that the file lacks."""
-        default_dataset, default_split, default_seed = defaults
-        datasets = self._column("dataset", default_dataset)
-        splits = self._column("split", default_split)
-        seeds = self._column("seed", default_seed)
-        row_numbers: dict[DatasetSplitSeed, list[int]] = {}
-        for row, (dataset, split, seed) in enumerate(zip(datasets, splits, seeds, strict=True)):
-            part = str(dataset), str(split), int(seed)
-            row_numbers.setdefault(part, []).append(row)
-        return {part: self.take(np.array(rows)) for part, rows in row_numbers.items()}
-
-    def _column(self, name: str, default: str | int) -> Sequence[Any]:
-        if name in self.columns:
-            return list(self.columns[name])
-        return [default] * len(self.ids)
+        names = ["dataset", "split", "seed"]
+        lacking = {name: value for name, value in zip(names, defaults, strict=True) if name not in self.columns}
+        parts = {}
+        for (dataset, split, seed), columns in self.columns.assign(**lacking).groupby(names, sort=False, dropna=False):
+            key = str(dataset), str(split), int(seed)
+            parts[key] = replace(self, values=self.values[columns.index.to_numpy()], columns=columns)
+        return parts
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -138,16 +121,16 @@ def _checked_rows(path: Path, columns: dict[str, NDArray[Any]]) -> ImportedRows:
         raise InputError(f"{path}: has no column `id`, the names of samples; docs/import.md shows where to find them")
     kind = kinds[0]
     values = _checked_values(path, kind, columns[kind])
-    optional = {name: columns[name] for name in COLUMNS if name in columns}
-    for name, column in {"id": columns["id"], **optional}.items():
+    given = {name: columns[name] for name in ("id", *COLUMNS) if name in columns}
+    for name, column in given.items():
         if column.shape != (len(values),):
             raise InputError(f"{path}: `{name}` must have one value for each of {len(values)} rows ({column.shape})")
         if name in ("seed", "label") and column.dtype.kind not in "iu":
             raise InputError(f"{path}: `{name}` must hold whole numbers ({column.dtype})")
         if name == "seed" and column.min() < 0:
             raise InputError(f"{path}: `seed` must be >= 0 ({column.min()})")
-    ids = tuple(str(name) for name in columns["id"])
-    return ImportedRows(file=str(path), ids=ids, kind=kind, values=values, columns=optional)
+    given["id"] = given["id"].astype(str)
+    return ImportedRows(file=str(path), kind=kind, values=values, columns=pandas.DataFrame(given))
 
 
 def _checked_values(path: Path, kind: Kind, values: NDArray[Any]) -> Numbers:
@@ -187,11 +170,10 @@ def checked_predictions(rows: ImportedRows, samples: Samples, seed: int) -> Pred
     _require_values(rows, samples, where)
     values = rows.values[:, : len(samples.classes)]
     if rows.kind == "logits":
-        return _predictions(rows.ids, samples, softmax(values), values)
-    return _predictions(rows.ids, samples, values, np.log(np.maximum(values, LEAST_PROBABILITY)))
-
-
-def _predictions(ids: Sequence[str], samples: Samples, probabilities: Numbers, logits: Numbers) -> Predictions:
+        probabilities, logits = softmax(values), values
+    else:
+        probabilities, logits = values, np.log(np.maximum(values, LEAST_PROBABILITY))
+    ids = rows.columns["id"].tolist()
     labels = np.array([samples.labels[name] for name in ids], np.int64)
     clipped = np.clip(probabilities, 0, 1).astype(np.float32)  # rounding may lead beyond 1
     return Predictions.of(ids, labels, clipped, {"logits": logits.astype(np.float32)})
@@ -199,23 +181,16 @@ def _predictions(ids: Sequence[str], samples: Samples, probabilities: Numbers, l
 
 def _require_samples(rows: ImportedRows, samples: Samples, where: str) -> None:
     """Raise InputError unless the samples, and their labels if the file has them, are those of the sweep."""
-    names: set[str] = set()
-    for name in rows.ids:
-        if name in names:
-            raise InputError(f"sample {name!r} appears more than once; keep one of its rows", where)
-        if name not in samples.labels:
-            raise InputError(f"unknown sample {name!r}; the sweep has {_some(samples.labels)}", where)
-        names.add(name)
-    missing = [name for name in sorted(samples.labels) if name not in names]
+    ids = rows.columns["id"]
+    for name in ids[ids.duplicated()]:
+        raise InputError(f"sample {name!r} appears more than once; keep one of its rows", where)
+    for name in ids[~ids.isin(samples.labels)]:
+        raise InputError(f"unknown sample {name!r}; the sweep has {_some(samples.labels)}", where)
+    missing = sorted(set(samples.labels).difference(ids))
     if missing:
         counts = f"{len(missing)} of {len(samples.labels)} samples"
         raise InputError(f"lacks {counts}, first {missing[0]!r}; add them", where)
-    if "label" in rows.columns:
-        _require_labels(rows, samples, where)
-
-
-def _require_labels(rows: ImportedRows, samples: Samples, where: str) -> None:
-    for name, label in zip(rows.ids, rows.columns["label"], strict=True):
+    for name, label in zip(ids, rows.columns.get("label", ids.map(samples.labels)), strict=True):
         expected = samples.labels[name]
         if label != expected:
             problem = f"sample {name!r} has label {label}, in the sweep {expected} ({samples.classes[expected]})"
@@ -240,9 +215,9 @@ def _require_values(rows: ImportedRows, samples: Samples, where: str) -> None:
     if bad.size:
         row, column = bad[0]
         number = f"{rows.kind} of class {column} is {values[row, column]}"
-        raise InputError(f"sample {rows.ids[row]!r}: {number}, must be a finite float32", where)
+        raise InputError(f"sample {rows.columns['id'].iloc[row]!r}: {number}, must be a finite float32", where)
     if rows.kind == "probabilities":
-        _require_probabilities(rows.ids, values, where)
+        _require_probabilities(rows.columns["id"].tolist(), values, where)
 
 
 def _require_probabilities(ids: Sequence[str], values: Numbers, where: str) -> None:
