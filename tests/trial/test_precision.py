@@ -59,6 +59,8 @@ def test_every_stage_computes_its_matrices_in_the_trials_precision(
     make_worker, tmp_path, precision, kind, of_pretraining
 ):
     worker = make_worker(limit=8, cache=str(tmp_path))
+    with computing("fp16", CPU):  # which multiplies once, to ask the device whether it can
+        pass
     adapted = task_of(precision=precision, **{"adapt.steps": 2})
     pretrained = task_of(prompt="fpp", precision=precision).pretrain
     detached = task_of(prompt="fpp", precision=precision, **{"fpp.detach": "clean"}).pretrain

@@ -84,7 +84,6 @@ def test_image_paths_are_normalised(tmp_path: Path) -> None:
         ({"test": [["a.jpg", 0.0, "a"]]}, r"test\[0\] must be"),
         ({"test": [["a.jpg", -1, "a"]]}, r"test\[0\] must be"),
         ({"test": [[None, 0, "a"]]}, r"test\[0\] must be"),
-        ({"test": [["a.jpg", 0, " _ "]]}, "class ' _ ': its name is empty in prompts; rename it"),
         ({"test": [["a.jpg", 0, "a\nb"]]}, "control character"),
         ({"test": [["a\ud800.jpg", 0, "a"]]}, "not valid UTF-8"),
         ({"test": [["a.jpg", 0, "a"], ["b.jpg", 0, "b"]]}, "label 0 is both 'a' and 'b'"),
