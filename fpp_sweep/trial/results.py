@@ -96,7 +96,7 @@ def pack(result: TaskResult) -> bytes:
 
 def unpack(data: bytes) -> TaskResult:
     """Return the result that `pack` was given, as one that took no time; raise an error for other data."""
-    parts = {name: part.tobytes() for name, part in load(data).items()}
+    parts: dict[str, Any] = {name: part.tobytes() for name, part in load(data).items()}
     metadata = safetensors_metadata(data)
     return TaskResult(**parts, spent=json.loads(metadata["spent"]), device=metadata["device"])
 
