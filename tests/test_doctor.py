@@ -463,11 +463,13 @@ def write_zoo(folder):
         file = folder / "zoo" / "test" / f"n{label:02}" / f"{sample.replace('/', '_')}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         scenes.source.image(sample).save(file)
-    names = [scenes.classes[label] for label in sorted({*scenes.labels.tolist()})]
-    lines = [
-        f"{name}: {{layout: folders, images: {'hidden/' * (name == 'hidden')}zoo, classes: {order}}}"
-        for name, order in (("zoo", names), ("shuffled", [*names[1:], names[0]]), ("hidden", names))
-    ]
+    labels = sorted({*scenes.labels.tolist()})
+    folders, names = [f"n{label:02}" for label in labels], [scenes.classes[label] for label in labels]
+    lines = []
+    for name, order in (("zoo", names), ("shuffled", [*names[1:], names[0]]), ("hidden", names)):
+        images = "hidden/zoo" if name == "hidden" else "zoo"
+        classes = dict(zip(folders, order, strict=True))
+        lines.append(f"{name}: {{layout: folders, images: {images}, classes: {classes}}}")
     (folder / "zoo.yaml").write_text("\n".join(lines))
 
 
