@@ -287,7 +287,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
         process_log.sample(0)
         before, began = process_log.cpu(), time.monotonic()
         context = TrialContext(folder=folder, executor=pool, plan=plan, space=space)
-        sweep = SweepDriver(record, Workers(pool, model_info(), 0.0), context, Options())
+        sweep = SweepDriver(record, Workers(pool, model_info()), context, Options())
         counters = (
             lambda: sweep.searcher.ended()["complete"],
             lambda: len(sweep.searcher.records()),

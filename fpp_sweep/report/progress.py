@@ -68,7 +68,7 @@ def _budget_sentences(info: SweepInfo) -> list[str]:
     """Return a sentence on the limits of the search and on its end, if it has limits."""
     search = info.search_settings
     limits = []
-    for key in ("trials", "wall_clock", "gpu_hours"):
+    for key in ("trials", "wall_clock"):
         if search.get(key) is not None:
             limits.append(f"{key} {search[key]}")
     if not limits:

@@ -7,7 +7,6 @@ folder from which the next driver continues.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -120,7 +119,6 @@ class SweepSearcher(Searcher):
         *,
         plan: Plan,
         poller: StatusPoller,
-        gpus_per_worker: float,
         listeners: Sequence[ChangeListener] = (),
     ) -> None:
         super().__init__()
@@ -134,7 +132,6 @@ class SweepSearcher(Searcher):
         self._plan = plan
         self._poller = poller
         self._began = time.monotonic() - record.info.spent  # earlier drivers' time counts, too
-        self._gpus = gpus_per_worker
         self._listeners = listeners
         self._running: dict[str, RunningJob] = {}  # by the id of Tune's trial
         self._process_ids: set[int] = set()  # processes of Tune that have run a job
@@ -402,18 +399,11 @@ class SweepSearcher(Searcher):
             return f"all {self.total} trials"
         if search.wall_clock is not None and time.monotonic() - self._began >= search.wall_clock:
             return f"wall clock of {search.wall_clock:g} s used up"
-        if search.gpu_hours is not None and self.gpu_hours() >= search.gpu_hours:
-            return f"{search.gpu_hours:g} GPU-hours used up"
         if search.max_failures is not None and self._failures_in_a_row >= search.max_failures:
             return f"{self._failures_in_a_row} trials in a row failed"
         if self._impossible_in_a_row >= MAX_IMPOSSIBLE:
             return f"the settings of {MAX_IMPOSSIBLE} trials in a row exclude each other; narrow the ranges"
         return None
-
-    def gpu_hours(self) -> float:
-        """Return the hours of workers, times the GPUs of each; on CPUs, the hours of workers."""
-        worker_seconds = math.fsum(record.worker_seconds for record in self._records.values())
-        return worker_seconds * (self._gpus or 1) / 3600
 
     def _next_trial(self) -> TrialRecord:
         """Return the record of the next trial, which is written if the trial is new.

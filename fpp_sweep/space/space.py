@@ -46,7 +46,7 @@ MIN_MAPPED_IMAGES = 50  # images that the fit of a post-hoc map, or of conformal
 DEFAULT_TRIALS = 16  # if no budget is given
 DEFAULT_SAMPLER: Sampler = "auto"
 
-NEED_RAY = ("search.wall_clock", "search.gpu_hours", "search.concurrency", "work.task_timeout")
+NEED_RAY = ("search.wall_clock", "search.concurrency", "work.task_timeout")
 
 
 PRESET_NAMES = ["auto", *PRESETS]
@@ -224,7 +224,7 @@ class Space:
     def _set_budget(self) -> None:
         """Limit the trials if nothing else limits the search."""
         search = self.search
-        if search.trials is not None or search.wall_clock is not None or search.gpu_hours is not None:
+        if search.trials is not None or search.wall_clock is not None:
             return
         trials = DEFAULT_TRIALS
         if search.sampler == "grid":

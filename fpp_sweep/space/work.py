@@ -200,7 +200,6 @@ class Search:
     sampler: Sampler = COMPUTED_DEFAULT  # auto; the space replaces it by the sampler that it stands for
     trials: Positive | None = None  # trials that start, without baselines; none: no limit
     wall_clock: Seconds | None = None
-    gpu_hours: Above0 | None = None  # hours of workers, times the GPUs of each
     concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy
     seed: Seed = 0
     split: Split = "val"  # the objectives are measured on it

@@ -79,7 +79,6 @@ class SweepDriver:
             self.record,
             plan=context.plan,
             poller=self.poller,
-            gpus_per_worker=self.workers.gpus_per_worker,
             listeners=(self.reporter, self.recorder, self.display),
         )
 

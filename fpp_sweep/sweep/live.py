@@ -76,8 +76,6 @@ def _budgets(search: Mapping[str, Any]) -> list[str]:
         budgets.append(plural(search["trials"], "trial"))
     if search.get("wall_clock"):
         budgets.append(f"{duration(search['wall_clock'])} of wall clock")
-    if search.get("gpu_hours"):
-        budgets.append(f"{search['gpu_hours']} GPU-hours")
     return budgets
 
 
@@ -92,7 +90,7 @@ def _final_stage(search: Mapping[str, Any], split: str) -> str:
     text = f"up to {plural(finalists.get('count', 0), 'finalist')} with {seeds} seeds each"
     if split != "test":
         text += ", the best of them on test"
-    if search.get("wall_clock") or search.get("gpu_hours"):
+    if search.get("wall_clock"):
         text += "; beyond the budget of time"  # it ends the search only
     return text
 

@@ -165,7 +165,6 @@ class Workers:
 
     pool: Pool
     model: ModelInfo
-    gpus_per_worker: float
 
 
 @contextmanager
@@ -278,4 +277,4 @@ def start_workers(space: Space, options: Options, task_folder: Path) -> Workers:
         model = pool.open()
     except TaskFailed as error:
         raise InputError(error.reason) from error
-    return Workers(pool, model, needs.gpus)
+    return Workers(pool, model)

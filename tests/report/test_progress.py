@@ -10,7 +10,7 @@ RECORDS = [baseline("tpt", 69.0, 9.8), trial(0), trial(1)]
 
 @pytest.mark.parametrize(
     ("search", "sentences"),
-    [({"trials": 8, "gpu_hours": 2}, ["Budget: trials 8, gpu_hours 2; ended: all 8 trials."]), ({}, [])],
+    [({"trials": 8, "wall_clock": 60.0}, ["Budget: trials 8, wall_clock 60.0; ended: all 8 trials."]), ({}, [])],
 )
 def test_the_budget_is_named_with_the_reason_for_the_end(search, sentences):
     first, *others = cost_sentences(sweep_info(space={"search": search}, end_reason="all 8 trials"), RECORDS)

@@ -69,7 +69,7 @@ def run(make_worker):
         pool = WorkerInProcess(make_worker(**spec), folder)
         with removing_refused(start):
             begin(start)
-            context = open_sweep(start, Workers(pool, pool.worker.model_info(), 0.0))
+            context = open_sweep(start, Workers(pool, pool.worker.model_info()))
         recorder = SweepRecorder(start.record)
         with recording_end(recorder):
             run_jobs(start, context, recorder)
@@ -81,12 +81,7 @@ def run(make_worker):
 def run_jobs(start, context, recorder):
     status = SimpleNamespace(workers=1, fatal=None)
     searcher = SweepSearcher(
-        context.space,
-        start.record,
-        plan=context.plan,
-        poller=SimpleNamespace(status=status),
-        gpus_per_worker=0.0,
-        listeners=[recorder],
+        context.space, start.record, plan=context.plan, poller=SimpleNamespace(status=status), listeners=[recorder]
     )
     searcher.prepare_jobs()
     recorder.record_reference(searcher.records())

@@ -29,7 +29,7 @@ work: {datasets: [scenes], baselines: [zero_shot, tpt]}
 class Sweep:
     """A searcher and stand-ins for Ray Tune and for the trials' processes."""
 
-    def __init__(self, path, *overrides, text=SPACE, spent=0.0, gpus=0.0, fatal=None):
+    def __init__(self, path, *overrides, text=SPACE, spent=0.0, fatal=None):
         self.space = parse_space(text, "space.yaml", overrides)
         self.folder = SweepFolder(path)
         objectives = self.space.objectives
@@ -43,7 +43,6 @@ class Sweep:
             SweepRecord(self.folder, self.folder.info()),
             plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
             poller=self.poller,
-            gpus_per_worker=gpus,
             listeners=[self],
         )
         self.searcher.prepare_jobs()
@@ -209,10 +208,6 @@ def test_infeasible_trials_are_not_on_the_front(tmp_path):
     [
         (["search.trials=2"], {}, "all 2 trials", 2),
         (["search.wall_clock=100", "search.trials=null"], {"spent": 101.0}, "wall clock of 100 s used up", 0),
-        # two baselines and a trial hold a GPU for an hour each
-        (["search.gpu_hours=3", "search.trials=null"], {"gpus": 1.0}, "3 GPU-hours used up", 1),
-        (["search.gpu_hours=3", "search.trials=null"], {"gpus": 0.0}, "3 GPU-hours used up", 1),
-        (["search.gpu_hours=1.5", "search.trials=null"], {"gpus": 0.5}, "1.5 GPU-hours used up", 1),
     ],
 )
 def test_a_used_up_budget_ends_the_search_after_the_running_trials(tmp_path, overrides, options, why, trials):

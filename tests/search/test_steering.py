@@ -36,7 +36,6 @@ class Steered(Sweep):
             SweepRecord(self.folder, self.folder.info()),
             plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
             poller=self.poller,
-            gpus_per_worker=0.0,
         )
         self.searcher.prepare_jobs()
         return self

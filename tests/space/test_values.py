@@ -35,8 +35,8 @@ def space(**values):
     [
         (lambda: Search(trials=True), "trials: must be a whole number (True)"),
         (lambda: Search(trials="3"), "trials: must be a whole number ('3')"),
-        (lambda: Search(gpu_hours=10**400), "gpu_hours: must be a number (1000"),
-        (lambda: Search(gpu_hours=math.inf), "gpu_hours: must be a finite number (inf)"),
+        (lambda: Search(floor=10**400), "floor: must be a number (1000"),
+        (lambda: Search(floor=math.inf), "floor: must be a finite number (inf)"),
         (lambda: Search(sampler=3), "sampler: must be one of auto, gp, tpe, random, grid (3)"),
         (lambda: Search(finalists=None), "finalists: must be a mapping such as {key: value} (nothing)"),
         (lambda: Work(seeds=(1, -1)), "seeds.1: must be >= 0 (-1)"),

@@ -31,7 +31,7 @@ def make_driver():
 
     def make(folder, requested):
         plan = Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,))
-        workers = Workers(pool=None, model=None, gpus_per_worker=0.0)
+        workers = Workers(pool=None, model=None)
         context = TrialContext(folder=folder, executor=None, plan=plan, space=requested)
         info = replace(folder.info(), space=requested.plain(), objectives=requested.objectives, tracking_uri=NO_STORE)
         driver = SweepDriver(SweepRecord(folder, info), workers, context, Options())

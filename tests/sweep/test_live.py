@@ -30,7 +30,7 @@ from tests.kit.records import ACCURACY, ECE, SECONDS, failed, split_result, swee
             {"trials": 8, "finalists": {"count": 1, "seeds": 3}},
             "then      up to 1 finalist with 3 seeds each, the best of them on test",
         ),
-        ({"gpu_hours": 2, "finalists": {"seeds": 1}}, "then      the front on test"),
+        ({"wall_clock": 60, "finalists": {"seeds": 1}}, "then      the front on test"),
     ],
 )
 def test_the_header_names_the_work_after_the_budget(tmp_path, search, line):

@@ -60,7 +60,6 @@ class Sweep:
             SweepRecord(self.folder, self.folder.info()),
             plan=self.plan,
             poller=StatusPoller(None),
-            gpus_per_worker=0.0,
             listeners=[self],
         )
         self.searcher.prepare_jobs()
