@@ -24,7 +24,7 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.report.progress import repeat_command
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
-from fpp_sweep.sweep.api import Options, sweep_folder
+from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.command_line import space_to_evaluate
 from fpp_sweep.sweep.local_run import local_worker_spec, run_locally
 from tests.kit.datasets import build_coop, build_folders, jpeg
@@ -332,14 +332,6 @@ def test_too_many_consecutive_failures_end_the_run_and_a_resume_tries_them_again
     assert [(record.state, record.attempt) for record in sweep.trials()[:most]] == [("failed", 2)] * most
 
 
-def test_a_used_name_is_refused_and_its_folder_stays_unchanged(options):
-    run_locally(small_space(), options)
-    results = (options.root / "small" / "sweep.json").read_text()
-    with pytest.raises(InputError, match="exists; --resume continues it"):
-        run_locally(small_space(), options)
-    assert (options.root / "small" / "sweep.json").read_text() == results
-
-
 def space_that_is_refused(folder):
     """Return a space that is refused when its sweep has a folder already: its prompt is a damaged file."""
     prompt = folder / "bad.safetensors"
@@ -376,13 +368,6 @@ def test_an_error_after_the_first_trial_undoes_nothing(options):
     with pytest.raises(InputError, match="no more"):
         run_locally(small_space(), replace(options, resume=True), refuse)
     assert folder.info().state == "interrupted"
-
-
-def test_a_folder_with_the_lock_of_a_killed_start_can_be_used(options, tmp_path):
-    folder = SweepFolder(options.root / (options.name or ""))
-    folder.path.mkdir(parents=True)
-    folder.lock_file.touch()
-    assert sweep_folder(space_that_is_refused(tmp_path), options).path == folder.path
 
 
 @pytest.mark.slow

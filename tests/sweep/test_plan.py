@@ -80,21 +80,6 @@ def test_a_dataset_without_a_validation_split_has_no_fitted_map(tmp_path, worker
 
 
 @pytest.mark.parametrize(
-    ("override", "complaint"),
-    [
-        ("work.datasets=[scenes, scenez]", "did you mean 'scenes'"),
-        ("work.datasets=[scenes, dtd]", "dtd: "),
-        ("objectives=[{metric: ece/letters}]", "'letters'"),
-        ("constraints=[{metric: accuracy/letters, at_least: 3}]", "'letters'"),
-    ],
-)
-def test_an_unknown_or_missing_dataset_is_refused_by_name(worker, override, complaint):
-    with pytest.raises(InputError) as error:
-        make_plan(small_space(override), worker)
-    assert complaint in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
         (["base.anchor_prompt=nowhere.pt"], "nowhere.pt"),

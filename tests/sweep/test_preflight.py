@@ -7,21 +7,11 @@ import pytest
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options, sweep_folder
 from fpp_sweep.sweep.plan import check_before_start
-from fpp_sweep.sweep.start import run_sweep
-from fpp_sweep.tracking.stores import check_address
 from fpp_sweep.workers.session import require_reachable
 from tests.kit.datasets import build_folders
 from tests.kit.disks import mounted
 from tests.kit.spaces import small_space
 from tests.kit.stores import free_port
-
-
-def test_a_store_of_the_environment_that_cannot_be_used_is_refused_before_a_sweep_has_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
-    out = tmp_path / "sweeps"
-    with pytest.raises(InputError, match=r"tracking URI \./mlruns: not a database"):
-        run_sweep(small_space(), Options(root=out))
-    assert not out.exists()
 
 
 @pytest.fixture(scope="module")
@@ -89,29 +79,6 @@ def test_a_read_only_disk_is_refused_as_cache_and_for_sweeps(tmp_path):
             check_before_start(small_space(f"work.cache={disk}"), Options())
         with pytest.raises(InputError, match=f"^--out {disk}: the folder cannot be written; name one that can"):
             sweep_folder(small_space(), Options(root=disk))
-
-
-@pytest.mark.parametrize(
-    ("uri", "complaint"),
-    [
-        ("gopher://host", "tracking URI: not a database or server"),
-        ("mlflow.db", "tracking URI mlflow.db: not a database or server"),
-        (
-            "sqlite:////proc/none/mlflow.db",
-            "tracking URI sqlite:////proc/none/mlflow.db: the folder /proc/none does not exist; create it",
-        ),
-        (
-            "http://127.0.0.1:PORT",
-            "MLflow at http://127.0.0.1:PORT cannot be used ([Errno 111] Connection refused); start it, or give",
-        ),
-    ],
-)
-def test_a_store_that_cannot_be_reached_is_refused_without_importing_mlflow(uri, complaint, monkeypatch):
-    port = str(free_port())
-    monkeypatch.setattr("fpp_sweep.tracking.stores.connect", lambda _: pytest.fail("imports MLflow"))
-    with pytest.raises(InputError) as refusal:
-        check_address(uri.replace("PORT", port))
-    assert str(refusal.value).startswith(complaint.replace("PORT", port))
 
 
 @pytest.mark.parametrize(

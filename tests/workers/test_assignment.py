@@ -133,28 +133,6 @@ async def test_a_worker_takes_another_workers_shards_rather_than_being_idle(star
     assert len(harness.built_adapters) == 2
 
 
-async def test_an_older_trial_takes_precedence_over_an_adapter(start):
-    gates = {"dtd": asyncio.Event(), "pets": asyncio.Event()}
-
-    async def wait_for_gate(worker, task):
-        if task.seed:
-            await gates[task.dataset].wait()
-        return await succeed(worker, task)
-
-    harness = start(wait_for_gate, wanted=2)
-    await until(lambda: harness.status.workers == 2)
-    first = [evaluation(dataset=dataset, seed=seed) for seed in (0, 1) for dataset in gates]
-    harness.request(first, 1)
-    await until(lambda: set(first) <= set(harness.ran))  # each worker waits with a task of seed 1
-    pets = next(worker for worker in harness.workers if worker.ran[-1].dataset == "pets")
-    harness.request(shards(2, dataset="pets", seed=1)[1:], 3)
-    harness.request(shards(2, seed=1)[1:], 2)
-    await until(lambda: harness.status.queued == 2)
-    gates["pets"].set()
-    await until(lambda: len(pets.ran) == 3)
-    assert pets.ran[-1].dataset == "dtd"
-
-
 # ------------------------------------------------------------ streams of stateful methods
 
 
