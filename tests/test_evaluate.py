@@ -351,6 +351,9 @@ def test_a_folder_with_the_users_own_files_is_refused_and_stays_unchanged(option
 
 
 def test_a_refused_sweep_leaves_no_folder(options, tmp_path):
+    with pytest.raises(InputError, match="not a database or server"):
+        run_locally(small_space(), replace(options, tracking_uri="gopher://host"))
+    assert not (options.root / "small").exists()
     with pytest.raises(InputError, match=r"bad\.safetensors"):
         run_locally(space_that_is_refused(tmp_path), options)
     assert not SweepFolder(options.root / (options.name or "")).path.exists()

@@ -61,8 +61,8 @@ def run_checked_locally(
     """Run or resume in a folder, as `run_locally` does, after the checks that need no worker."""
     set_thread_defaults()
     with folder.locked(), terminable(), errors_for_command(folder):
-        start = start_of(space, options, folder, in_process=True)
-        with removing_refused(start):
+        with removing_refused(folder, options):
+            start = start_of(space, options, folder, in_process=True)
             begin(start)
             context = open_locally(start, options.plugins)
         with recording_end(SweepRecorder(start.record)):

@@ -58,9 +58,9 @@ def run_checked(space: Space, options: Options, folder: SweepFolder, workers: Wo
 
 def run_once(space: Space, options: Options, folder: SweepFolder, workers: Workers | None) -> tuple[str, ...]:
     """Run or resume a sweep in one Ray session, and return its links to MLflow; raise LostSession if Ray is lost."""
-    start = start_of(space, options, folder)
     with ExitStack() as stack:
-        with removing_refused(start):
+        with removing_refused(folder, options):
+            start = start_of(space, options, folder)
             begin(start)  # from here on a new sweep can be resumed
             tasks, uri = folder.tasks, start.tracking_uri
             ready = stack.enter_context(sweep_workers(start.space, options, tasks, uri, workers))

@@ -103,13 +103,12 @@ def begin(start: Start) -> None:
 
 
 @contextmanager
-def removing_refused(start: Start) -> Iterator[None]:
+def removing_refused(folder: SweepFolder, options: Options) -> Iterator[None]:
     """Remove what a new sweep has written if bad input ends it before its first trial."""
     try:
         yield
     except InputError:
-        folder = start.record.folder
-        if start.before is None and not folder.trial_files():
+        if not options.resume and not folder.trial_files():
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
 

@@ -22,7 +22,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.command_line import space_of_sweep
 from fpp_sweep.sweep.driver import open_sweep
 from fpp_sweep.sweep.local_run import local_worker_spec
-from fpp_sweep.sweep.sweep_record import SweepRecorder, begin, recording_end, removing_refused, start_of
+from fpp_sweep.sweep.sweep_record import SweepRecorder, begin, recording_end, start_of
 from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.trial.results import TaskStore
 from fpp_sweep.trial.worker import LocalExecutor
@@ -67,9 +67,8 @@ def run(make_worker):
         spec = asdict(local_worker_spec(start.space, ()))
         del spec["cache"]
         pool = WorkerInProcess(make_worker(**spec), folder)
-        with removing_refused(start):
-            begin(start)
-            context = open_sweep(start, Workers(pool, pool.worker.model_info()))
+        begin(start)
+        context = open_sweep(start, Workers(pool, pool.worker.model_info()))
         recorder = SweepRecorder(start.record)
         with recording_end(recorder):
             run_jobs(start, context, recorder)
