@@ -20,7 +20,7 @@ from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.search import Searcher
 
 from fpp_sweep.records.folder import SweepRecord
-from fpp_sweep.records.front import undominated
+from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import (
     ENDED,
     FINAL,
@@ -43,7 +43,6 @@ from fpp_sweep.search.question import (
 )
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
-from fpp_sweep.space.objectives import goals_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec.errors import InputError, MachineError
@@ -63,11 +62,7 @@ class TrialChange:
     on_search_split: bool
     has_ended: bool
     records: Sequence[TrialRecord]  # all records of the sweep
-    front: Sequence[TrialRecord]  # computed only where a trial has ended on the split that is searched
-
-    @property
-    def joins_front(self) -> bool:
-        return self.record.name in [member.name for member in self.front]
+    joins_front: bool = False  # True if a trial that has ended on the searched split is on the front
 
 
 class ChangeListener(Protocol):
@@ -315,10 +310,10 @@ class SweepSearcher(Searcher):
     def _announce(self, record: TrialRecord, split: str, *, has_ended: bool) -> None:
         """Call the listeners with a trial that has started or ended on a split."""
         on_search_split = split == self.search.split
-        front = []
+        joins_front = False
         if on_search_split and has_ended:
-            front = self.front()
-        change = TrialChange(record, split, on_search_split, has_ended, self.records(), front)
+            joins_front = record in front_of(self._record.info, self.records()).members
+        change = TrialChange(record, split, on_search_split, has_ended, self.records(), joins_front)
         for listener in self._listeners:
             listener.on_change(change)
 
@@ -448,14 +443,6 @@ class SweepSearcher(Searcher):
             return None
         running_jobs = [running.job for running in self._running.values()]
         return self._final_jobs.next(self._records, running_jobs)
-
-    def front(self) -> list[TrialRecord]:
-        """Return the trials that no other dominates; infeasible trials are not on the front."""
-        feasible = []
-        for record in self._trials():
-            if record.state == "complete" and record.feasible:
-                feasible.append(record)
-        return undominated(feasible, goals_of(self._space.objectives))
 
     def _write(self, record: TrialRecord) -> None:
         self._folder.write_trial(record)

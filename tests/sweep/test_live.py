@@ -221,7 +221,7 @@ def test_a_trial_that_ends_has_a_line_that_says_whether_it_joins_the_front():
     member = trial(1)
     for record in (member, trial(2)):
         change = TrialChange(
-            record=record, split="val", on_search_split=True, has_ended=True, records=[], front=[member]
+            record=record, split="val", on_search_split=True, has_ended=True, records=[], joins_front=record is member
         )
         display.on_change(change)
     first, second = stream.getvalue().splitlines()

@@ -113,7 +113,6 @@ def test_a_stopped_trial_is_recorded_everywhere_and_not_restarted(worker, tmp_pa
         assert later.run(executor).name == "trial-0001"
     assert later.states == ["PRUNED", "COMPLETE"]
     assert later.searcher.total == 2
-    assert [record.name for record in later.searcher.front()] == ["trial-0001"]
     assert later.searcher.suggest("t")["split"] == "test"  # the search is over, and the front is tested
 
 
