@@ -17,7 +17,7 @@ from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.records.texts import setting_text
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
-from fpp_sweep.spec.messages import command_line
+from fpp_sweep.spec.messages import command_line, plural
 from fpp_sweep.spec.validation import as_mapping
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import Attainment, attainment, front_support, support_word
@@ -270,7 +270,8 @@ def _minutes(info: SweepInfo, front: Front, factor: float) -> str:
                 later_seconds += result.worker_seconds
     if not info.spent or not later_seconds:
         return ""
-    return f", about {max(1, round(factor * later_seconds * info.spent / all_seconds / 60))} minutes"
+    minutes = round(factor * later_seconds * info.spent / all_seconds / 60)
+    return f", about {plural(max(1, minutes), 'minute')}"
 
 
 def settings_of(record: TrialRecord) -> str:

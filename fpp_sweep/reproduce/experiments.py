@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -384,45 +384,30 @@ def experiment_of(document: Document, name: str) -> Experiment:
         require({"columns", "rows"} <= entries.keys(), "needs columns and rows; see docs/reproduce.md")
         values = {key: entries[key] for key in keys(Experiment) if key in entries}
         experiment = Experiment(**{"title": name, "question": "", **values, "name": name, "document": document})
-        _check_rows(experiment)
-        _check_claims(experiment)
-        _check_figure(experiment)
+        _check_names(experiment)
     return experiment
 
 
-# --- names that must exist ----------------------------------------------------------------------------
-
-
-def _check_rows(experiment: Experiment) -> None:
-    columns = [column.name for column in experiment.columns]
-    names: list[str] = []
-    for index, row in enumerate(experiment.rows):
-        with at_key(f"rows.{index}"):
-            require(row.name not in names, f"there is a row named {row.name} already")
-            names.append(row.name)
-            with at_key("printed"):
-                for column in row.printed:
-                    known_name("column", column, columns)
-
-
-def _check_claims(experiment: Experiment) -> None:
+def _check_names(experiment: Experiment) -> None:
+    """Require different names of rows, and that every row and column that is named exists."""
     rows = [row.name for row in experiment.rows]
     columns = [column.name for column in experiment.columns]
+    for index, row in enumerate(experiment.rows):
+        with at_key(f"rows.{index}"):
+            require(row.name not in rows[:index], f"there is a row named {row.name} already")
+            with at_key("printed"):
+                _require_names("column", row.printed, columns)
     for index, claim in enumerate(experiment.claims):
         with at_key(f"claims.{index}"):
-            for name in (claim.row, *claim.than):
-                known_name("row", name, rows)
-            known_name("column", claim.column, columns)
+            _require_names("row", (claim.row, *claim.than), rows)
+            _require_names("column", [claim.column], columns)
+    if experiment.figure is not None:
+        with at_key("figure"):
+            _require_names("column", experiment.figure.y, columns)
+            if experiment.figure.kind == "scatter":
+                known_name("column", experiment.figure.x or "", columns)
 
 
-def _check_figure(experiment: Experiment) -> None:
-    figure = experiment.figure
-    if figure is None:
-        return
-    columns = [column.name for column in experiment.columns]
-    names = list(figure.y)
-    if figure.kind == "scatter":
-        names.append(figure.x or "")
-    with at_key("figure"):
-        for name in names:
-            known_name("column", name, columns)
+def _require_names(kind: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        known_name(kind, name, known)

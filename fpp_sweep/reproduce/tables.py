@@ -23,7 +23,6 @@ from fpp_sweep.reproduce.experiments import (
     STAGES,
     Experiment,
     ExperimentColumn,
-    ExperimentRow,
     LineKey,
     PrintedNumber,
     TableLine,
@@ -155,17 +154,6 @@ def datasets_of_printed_averages(experiment: Experiment) -> set[str]:
         return set(expand(listed_names(work.get("datasets") or [])))
     except InputError:  # a user's own datasets, for which nothing is printed
         return set()
-
-
-def mean_printed(row: ExperimentRow, column: ExperimentColumn, datasets: Sequence[str]) -> PrintedNumber | None:
-    """Return the mean of a row's printed numbers on some datasets; None unless each of them is printed."""
-    printed = []
-    for name in datasets:
-        number = row.printed.get(column.name, {}).get(name)
-        if number is None:
-            return None
-        printed.append(number)
-    return mean_of_printed(printed)
 
 
 # --- tables --------------------------------------------------------------------------------------------
@@ -348,19 +336,21 @@ def _cells_of(
 ) -> Iterator[ResultCell]:
     """Yield the cells that have a number, ours or the paper's."""
     is_same_model = is_papers_model(model)
+    papers_datasets = datasets_of_printed_averages(experiment) or set(scopes.get(AVERAGE, ()))
     for line, column, scope in itertools.product(experiment.lines, experiment.columns, scopes):
         datasets = scopes[scope]
+        printed = dict(line.row.printed.get(column.name, {}))
+        if is_same_model and scope == AVERAGE and set(datasets) != papers_datasets:
+            printed.pop(AVERAGE, None)
         cell = ResultCell(
             row=line.row.name,
             precision=line.precision,
             column=column.name,
             dataset=scope,
-            printed=line.row.printed.get(column.name, {}).get(scope),
+            printed=_printed(printed, scope, datasets),
             is_papers_model=is_same_model,
             has_all_images=limit is None,
         )
-        if _prints_own_mean(experiment, scope, datasets, is_same_model):
-            cell = replace(cell, printed=mean_printed(line.row, column, datasets))
         record = records.get((line.key, column.name))
         if record is not None:
             cell = _measured(cell, record.results[SPLIT], column, datasets)
@@ -378,17 +368,19 @@ def _measured(cell: ResultCell, result: SplitResult, column: ExperimentColumn, d
     return replace(cell, value=value, deviation=_deviation(by_seed), seeds=len(by_seed))
 
 
-def _prints_own_mean(experiment: Experiment, scope: str, datasets: Sequence[str], is_same_model: bool) -> bool:
-    """Return True for an average that the paper does not print: we compute it from the numbers printed by dataset.
-
-    Such are the average without EuroSAT, and our average if it is over other datasets than the paper's.
-    """
-    if scope == WITHOUT:
-        return True
-    if scope != AVERAGE or not is_same_model:
-        return False
-    papers_datasets = datasets_of_printed_averages(experiment)
-    return bool(papers_datasets) and set(datasets) != papers_datasets
+def _printed(
+    by_dataset: Mapping[str, PrintedNumber | None], scope: str, datasets: Sequence[str]
+) -> PrintedNumber | None:
+    """Return the printed number of a scope, or else the mean of the numbers that are printed of all its datasets."""
+    if scope in by_dataset:
+        return by_dataset[scope]
+    numbers = []
+    for name in datasets:
+        number = by_dataset.get(name)
+        if number is None:
+            return None
+        numbers.append(number)
+    return mean_of_printed(numbers)
 
 
 def _interval(samples: SplitSamples, record: TrialRecord, column: ExperimentColumn) -> Interval | None:
