@@ -38,17 +38,16 @@ class Sweep:
         self.folder.write_info(replace(info, state="running", reference=[0.0, 100.0], engine=ENGINE_NAME))
         self.changes = []
         self.workers = SimpleNamespace(workers=1, fatal=fatal)
-        self.poller = SimpleNamespace(status=self.workers)
-        self.searcher = SweepSearcher(
-            self.space,
-            SweepRecord(self.folder, self.folder.info()),
-            plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
-            poller=self.poller,
-            listeners=[self],
-        )
-        self.searcher.prepare_jobs()
+        self.plan = Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,))
         self.ran = []
         self.asked = 0
+        self.start_driver()
+
+    def start_driver(self):
+        record = SweepRecord(self.folder, self.folder.info())
+        poller = SimpleNamespace(status=self.workers)
+        self.searcher = SweepSearcher(self.space, record, plan=self.plan, poller=poller, listeners=[self])
+        self.searcher.prepare_jobs()
 
     def on_change(self, change):
         self.changes.append((change.record.name, change.record.state, change.split))

@@ -7,15 +7,12 @@ import sys
 import pytest
 from ray.tune.search import Searcher
 
-from fpp_sweep.records.folder import SweepFolder, SweepRecord
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.search.job import LoggingExecutor, TrialContext, TrialStopped, run_job
 from fpp_sweep.search.question import asked_space
-from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.sweep_record import resumed_info
-from fpp_sweep.trial.trial import Plan
-from tests.kit.tasks import dataset_info
 from tests.search.test_searcher import SPACE, Sweep
 
 POINT = {"fpp.gamma1": 3.0}
@@ -31,13 +28,7 @@ class Steered(Sweep):
         space = space or space_of(before.space, "sweep.json")
         self.space, answers = asked_space(self.folder, space, {})
         self.folder.write_info(resumed_info(before, self.space, "", Options(), answers))
-        self.searcher = SweepSearcher(
-            self.space,
-            SweepRecord(self.folder, self.folder.info()),
-            plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
-            poller=self.poller,
-        )
-        self.searcher.prepare_jobs()
+        self.start_driver()
         return self
 
     def run_next_job(self):
@@ -151,13 +142,8 @@ def test_a_trial_is_stopped_in_its_own_process_before_its_next_task(tmp_path, is
         job, trial = sweep.resume().ask()
     sweep.ask()
     assert not sweep.folder.info().answers
-    context = TrialContext(
-        folder=sweep.folder,
-        executor=None,  # the trial stops before any task
-        plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
-        space=sweep.space,
-    )
-    run_job(context, **job)
+    context = TrialContext(folder=sweep.folder, executor=None, plan=sweep.plan, space=sweep.space)
+    run_job(context, **job)  # the trial stops before any task
     sweep.searcher.on_trial_complete(trial, {})
     sweep.ask()
     assert (sweep.folder.trial("trial-0000").state, sweep.folder.info().answers) == ("stopped", ["stopped"])
