@@ -28,7 +28,7 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.recommendation import Answer, margin_of
 from fpp_sweep.records.records import FINAL, Kind, SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.search.choosing import choose_champion, choose_finalists
+from fpp_sweep.search.finalists import choose_champion, choose_finalists
 from fpp_sweep.space.objectives import FLOOR, Objective
 from fpp_sweep.space.work import DEFAULT_FLOOR
 from fpp_sweep.statistics.block_stats import BlockStats, StatsBySeed, metric_value, to_bytes

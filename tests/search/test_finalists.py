@@ -7,8 +7,15 @@ import pytest
 
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL
-from fpp_sweep.search.choosing import chances_on, choose_champion, choose_finalists
-from fpp_sweep.search.finalists import FinalJobs, Job, fresh_images, later_plans
+from fpp_sweep.search.finalists import (
+    FinalJobs,
+    Job,
+    chances_on,
+    choose_champion,
+    choose_finalists,
+    fresh_images,
+    later_plans,
+)
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec.config import AdaptConfig, TrialConfig
