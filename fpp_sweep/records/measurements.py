@@ -137,30 +137,24 @@ def tables_of(folder: SweepFolder, record: TrialRecord, split: str, maps: Sequen
 # ------------------------------------------------------------ luck of the search
 
 
-def has_images_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str) -> bool:
-    """Return True if a split has images by which the search chose its trials.
+def chosen_by(info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str, trial: TrialRecord) -> str:
+    """Return by what of a split the search chose a trial: `images` or `seeds`; empty: by nothing.
 
-    The final stage has them if there are no fresh images, and the test split may have the same images under another
-    name. The best of many trials is lucky with these images.
+    The best of many trials is lucky with them. The final stage has the images of the search if there are no fresh ones,
+    and the test split may have them under another name. Without a final stage, the front runs on the test split with
+    the seeds of the search. A seed that only draws views cannot have chosen a trial: other images get other views.
     """
+    judged, searched = splits.get(split), splits.get(info.search_split)
     if split == info.search_split:
-        return True
-    if split not in splits or info.search_split not in splits:
-        return False
-    searched_images = set(splits[info.search_split].samples.digests.values())
-    return bool(searched_images & set(splits[split].samples.digests.values()))
-
-
-def has_seeds_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str, trial: TrialRecord) -> bool:
-    """Return True if a trial's prompts on a split were pretrained with seeds that chose it.
-
-    Without a final stage, the front runs on the test split with the seeds of the search. The best of many trials is
-    lucky with its prompts. A seed that only draws views cannot have chosen the trial: other images get other views.
-    """
-    if not trial.has_fpp_prompt or split not in splits or trial.name not in splits[split].samples.records:
-        return False
-    seeds = set(splits[split].samples.records[trial.name].seeds)
+        return "images"
+    if judged is None:
+        return ""
     seeds_of_search = set(info.seeds)
-    if info.search_split in splits and trial.name in splits[info.search_split].samples.records:
-        seeds_of_search = set(splits[info.search_split].samples.records[trial.name].seeds)
-    return bool(seeds & seeds_of_search)
+    if searched is not None:
+        if set(searched.samples.digests.values()) & set(judged.samples.digests.values()):
+            return "images"
+        if trial.name in searched.samples.records:
+            seeds_of_search = set(searched.samples.records[trial.name].seeds)
+    if not trial.has_fpp_prompt or trial.name not in judged.samples.records:
+        return ""
+    return "seeds" if seeds_of_search & set(judged.samples.records[trial.name].seeds) else ""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fpp_sweep.records.front import Front, keeps_constraints, usual_order
-from fpp_sweep.records.measurements import has_images_of_search, has_seeds_of_search
+from fpp_sweep.records.measurements import chosen_by
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord, label_of
 from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.spec import catalogue
@@ -332,8 +332,9 @@ class _Judge:
             yield "there are no baselines to compare with"
         if not self.metrics:
             yield "no objective has a valid test"
-        if has_images_of_search(self.info, self.splits, self.split):
-            yield f"{name} was chosen on these images, so a gain may be luck with them"
+        luck = chosen_by(self.info, self.splits, self.split, trial)
+        if luck:
+            yield f"{name} was chosen by these {luck}, so a gain may be luck with them"
         if self.info.search_split not in self.splits:
             yield f"{name} was chosen on images of {self.info.search_split} that have no block statistics"
         for metric in self.metrics:
@@ -342,8 +343,6 @@ class _Judge:
                 yield f"no difference in {metric} can be tested ({problem})"
         if not self.statistics.has_known_seed_variance(name, self.metrics):
             yield f"{name} ran with too few seeds: one may be a lucky one"
-        if has_seeds_of_search(self.info, self.splits, self.split, trial):
-            yield f"{name} was chosen with these seeds, so a gain may be luck with them"
         if not keeps_constraints(self.info, trial, self.split, self.front.baselines):
             yield f"{name} breaks a constraint on the {self.split} images"
         where = "in the final stage" if self.chosen_on == FINAL else f"on the {self.chosen_on} images"

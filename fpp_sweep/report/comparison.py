@@ -12,14 +12,7 @@ from fpp_sweep.records import pareto
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import metrics_shown
-from fpp_sweep.records.measurements import (
-    has_images_of_search,
-    has_seeds_of_search,
-    is_deterministic,
-    maps_of,
-    resampled_metrics,
-    tables_of,
-)
+from fpp_sweep.records.measurements import chosen_by, is_deterministic, maps_of, resampled_metrics, tables_of
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord, mean_of_shared
 from fpp_sweep.space.objectives import goals_of, metrics_of
 from fpp_sweep.spec import catalogue
@@ -109,14 +102,10 @@ class Entry:
 
     def chosen_by(self, split: str) -> str:
         """Return by what the search chose the trial, so that its values on the split may be luck; empty: nothing."""
-        info, splits = self.sweep.info, self.sweep.statistics.splits
-        if self.record.kind != "trial" or info.evaluate_only or len(self.sweep.statistics.front.finished) < 2:
+        info, statistics = self.sweep.info, self.sweep.statistics
+        if self.record.kind != "trial" or info.evaluate_only or len(statistics.front.finished) < 2:
             return ""
-        if has_images_of_search(info, splits, split):
-            return "images"
-        if has_seeds_of_search(info, splits, split, self.record):
-            return "seeds"
-        return ""
+        return chosen_by(info, statistics.splits, split, self.record)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

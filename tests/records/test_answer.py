@@ -189,7 +189,7 @@ def test_a_trial_is_recommended_only_on_images_that_did_not_choose_it(tmp_path, 
     answer = read_statistics(folder).answer
     assert answer.split == later
     assert answer.best_baseline is not None
-    assert answer.reason == "trial-0002 was chosen on these images, so a gain may be luck with them"
+    assert answer.reason == "trial-0002 was chosen by these images, so a gain may be luck with them"
     if later == "test":
         return
     fresh = World(1000, seed=4, prefix="fresh")
@@ -293,7 +293,7 @@ def test_no_trial_is_recommended_on_the_seeds_that_chose_it(tmp_path):
         folder.write_trial(replace(record, results={**record.results, "val": same_seeds}))
     answer = read_statistics(folder).answer
     assert answer.best_baseline is not None
-    assert answer.reason == "trial-0002 was chosen with these seeds, so a gain may be luck with them"
+    assert answer.reason == "trial-0002 was chosen by these seeds, so a gain may be luck with them"
     for record in folder.trials():  # seeds that draw views only are others on other images
         folder.write_trial(replace(record, config={**record.config, "prompt": "a photo of a"}))
     assert read_statistics(folder).answer.recommended == "trial-0002"

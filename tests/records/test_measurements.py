@@ -6,14 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fpp_sweep.records.measurements import (
-    block_stats_file,
-    has_images_of_search,
-    has_seeds_of_search,
-    is_deterministic,
-    measure,
-    read_block_stats,
-)
+from fpp_sweep.records.measurements import block_stats_file, chosen_by, is_deterministic, measure, read_block_stats
 from fpp_sweep.report.writing import write_results
 from fpp_sweep.statistics.block_stats import to_bytes
 from fpp_sweep.statistics.paired import SplitStatistics
@@ -114,25 +107,24 @@ def statistics_of(seeds, digest):
 
 
 @pytest.mark.parametrize(
-    ("split", "digest", "are_of_search"), [("val", b"a", True), ("test", b"a", True), ("test", b"b", False)]
+    ("split", "digest", "luck"), [("val", b"a", "images"), ("test", b"a", "images"), ("test", b"b", "")]
 )
-def test_images_of_the_search_chose_its_trials_under_any_name_of_the_split(split, digest, are_of_search):
-    splits = {"val": statistics_of((0,), b"a"), split: statistics_of((0,), digest)}
-    assert has_images_of_search(INFO, splits, split) == are_of_search
+def test_images_of_the_search_chose_its_trials_under_any_name_of_the_split(split, digest, luck):
+    splits = {"val": statistics_of((0,), b"a"), split: statistics_of((1,), digest)}
+    assert chosen_by(INFO, splits, split, TRIAL) == luck
 
 
 def test_images_of_a_split_without_statistics_are_not_known_to_be_of_the_search():
-    assert not has_images_of_search(INFO, {"val": statistics_of((0,), b"a")}, "test")
+    assert chosen_by(INFO, {"val": statistics_of((0,), b"a")}, "test", TRIAL) == ""
 
 
-@pytest.mark.parametrize(("seeds", "are_of_search"), [((0, 1, 2), True), ((4, 5, 6), False)])
-def test_prompts_of_the_seeds_of_the_search_chose_a_trial(seeds, are_of_search):
+@pytest.mark.parametrize(("seeds", "luck"), [((0, 1, 2), "seeds"), ((4, 5, 6), "")])
+def test_prompts_of_the_seeds_of_the_search_chose_a_trial(seeds, luck):
     splits = {"val": statistics_of((0,), b"a"), "test": statistics_of(seeds, b"b")}
-    assert has_seeds_of_search(INFO, splits, "test", TRIAL) == are_of_search
+    assert chosen_by(INFO, splits, "test", TRIAL) == luck
     words = replace(TRIAL, config={"prompt": "a photo of a"})  # its seeds draw views only
-    assert not has_seeds_of_search(INFO, splits, "test", words)
+    assert chosen_by(INFO, splits, "test", words) == ""
 
 
 def test_without_statistics_of_the_search_its_planned_seeds_count():
-    splits = {"test": statistics_of((0, 1), b"b")}
-    assert has_seeds_of_search(INFO, splits, "test", TRIAL)
+    assert chosen_by(INFO, {"test": statistics_of((0, 1), b"b")}, "test", TRIAL) == "seeds"

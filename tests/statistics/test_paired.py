@@ -313,26 +313,6 @@ def test_seeds_that_change_nothing_have_no_variance_and_hide_no_other_records():
     assert seeds.of_mean(beside.records["zero_shot"], "accuracy").value == 0
 
 
-def test_spread_confidences_show_no_better_refinement_than_others_of_equal_refinement():
-    """Both models know whether an image is easy (80 % right) or hard (45 %); one spreads its confidences within."""
-    generator = np.random.default_rng(0)
-    count = 2000
-    is_easy = generator.random(count) < 0.5
-    position = generator.random(count)
-    narrow = np.where(is_easy, 0.61 + 0.03 * position, 0.56 + 0.03 * position)
-    spread = np.where(is_easy, 0.60 + 0.38 * position, 0.10 + 0.45 * position)
-    tables = {}
-    for name, confidence in (("narrow", narrow), ("spread", spread)):
-        correct = generator.random(count) < np.where(is_easy, 0.8, 0.45)
-        nll = np.where(correct, -np.log(confidence), -np.log(1 - confidence))
-        tables[name] = {("dtd", 0): block_stats(correct, confidence, nll=nll, brier=(correct - confidence) ** 2)}
-    for metric in ("nll_refinement", "brier_refinement"):
-        samples = sampled(tables, [metric])
-        result = difference(samples, "spread", "narrow", metric)
-        assert result.low < 0 < result.high
-        assert abs(result.debiased) < abs(result.value)
-
-
 def test_a_metric_of_one_dataset_needs_enough_images_of_that_one():
     samples = replace(split_samples({"a": {"ece/dtd": [9.0]}}), images={"dtd": 1000, "digits": 16})
     assert isinstance(metric_interval(samples, "a", "ece/dtd"), Interval)
