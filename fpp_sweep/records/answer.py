@@ -20,7 +20,7 @@ from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.messages import command_line, plural
 from fpp_sweep.spec.validation import as_mapping
 from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.front_support import Attainment, attainment, front_support, support_word
+from fpp_sweep.statistics.front_support import Region, front_region, front_support, support_word
 from fpp_sweep.statistics.paired import POWER, Difference, Interval, SplitStatistics, detectable, seed_variances
 
 MORE_IMAGES = 4  # times the images that the next step adds to: they halve the uncertainty over images
@@ -113,16 +113,13 @@ def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics
     return {name: support_word(share) for name, share in shares.items()}
 
 
-def attainment_of(info: SweepInfo, statistics: SweepStatistics) -> Attainment | None:
-    """Return how far the fronts of the resamples reach on the search split.
-
-    Return None unless there are two objectives, both of which can be resampled.
-    """
+def region_of(info: SweepInfo, statistics: SweepStatistics) -> Region | None:
+    """Return the region of the front on the search split; None unless two objectives can be resampled."""
     if info.search_split not in statistics.splits:
         return None
     searched = statistics.splits[info.search_split]
     names = names_of(statistics.front.trials)
-    return attainment(searched.samples, names, metrics_of(info.objectives), searched.seeds)
+    return front_region(searched.samples, names, metrics_of(info.objectives), searched.seeds)
 
 
 # --- the answer in words ----------------------------------------------------------------------------

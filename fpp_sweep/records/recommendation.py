@@ -332,11 +332,11 @@ class _Judge:
             yield "there are no baselines to compare with"
         if not self.metrics:
             yield "no objective has a valid test"
+        if self.info.search_split not in self.splits:
+            yield f"{name} was chosen on images of {self.info.search_split} that have no block statistics"
         luck = chosen_by(self.info, self.splits, self.split, trial)
         if luck:
             yield f"{name} was chosen by these {luck}, so a gain may be luck with them"
-        if self.info.search_split not in self.splits:
-            yield f"{name} was chosen on images of {self.info.search_split} that have no block statistics"
         for metric in self.metrics:
             problem = why_not_paired(self.statistics.samples, name, references[0], metric)
             if problem:

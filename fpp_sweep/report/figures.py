@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 import io
-import math
 import re
 import textwrap
 import warnings
@@ -22,7 +21,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fpp_sweep.records.answer import SweepStatistics, attainment_of
+from fpp_sweep.records.answer import SweepStatistics, region_of
 from fpp_sweep.records.front import Front, objective_pairs, staircase
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.spec.catalogue import ZERO_SHOT
@@ -30,7 +29,7 @@ from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.palette import BLUE, CIRCLE, CROSS, GREY, INK, LINE, MARKERS, PALETTE, PAPER, TRIANGLE, Marker
 from fpp_sweep.statistics.block_stats import Numbers
-from fpp_sweep.statistics.front_support import Attainment
+from fpp_sweep.statistics.front_support import Region
 
 PANEL_SIZE = (6.4, 4.8)  # inches
 FRAME_MARGIN = 0.08  # share of the range that the axes have to show
@@ -88,16 +87,6 @@ class Points:
     y_errors: Numbers | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
-    """The part of a plane of two objectives through which the front runs in 10 to 90 % of the resamples."""
-
-    xs: Sequence[float]
-    best: Sequence[float | None]  # reached in 10 % of the resamples; None where fewer reach so far along x
-    median: Sequence[float | None]
-    worst: Sequence[float | None]  # reached in 90 %
-
-
 class Frame(NamedTuple):
     """Ranges of both axes without trials below the floor, which would squeeze the others and stand at the edge."""
 
@@ -148,7 +137,7 @@ def front_figure(info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, 
         y_title=y_title,
         points=points,
         staircase=staircase(front) if len(front.objectives) == 2 else None,
-        region=region_of(front, attainment_of(info, statistics)),
+        region=region_of(info, statistics),
         frame=frame,
     )
 
@@ -231,27 +220,6 @@ def with_margin(values: Sequence[float], share: float) -> tuple[float, float]:
     low, high = min(values), max(values)
     margin = share * (high - low)
     return low - margin, high + margin
-
-
-def region_of(front: Front, attainment: Attainment | None) -> Region | None:
-    if attainment is None:
-        return None
-    worst = attainment.worst
-    reached = np.concatenate([attainment.best, attainment.median, worst])
-    reached = reached[np.isfinite(reached)]
-    if len(reached):  # where fewer than 90 % of the resamples reach so far along x, the front may be as bad as anywhere
-        limit = reached.max() if front.goals[1] == "min" else reached.min()
-        worst = np.where(np.isfinite(worst), worst, limit)
-    return Region(
-        xs=attainment.positions.tolist(),
-        best=_with_gaps(attainment.best),
-        median=_with_gaps(attainment.median),
-        worst=_with_gaps(worst),
-    )
-
-
-def _with_gaps(values: Numbers) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def axis_titles(info: SweepInfo, pair: tuple[int, int]) -> tuple[str, str]:

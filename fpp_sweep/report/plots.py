@@ -33,7 +33,6 @@ from fpp_sweep.report.figures import (
     REGION_LABEL,
     FrontFigure,
     Points,
-    Region,
     clipped,
     front_figures,
     trials_below_floor,
@@ -43,6 +42,7 @@ from fpp_sweep.report.formatting import cut
 from fpp_sweep.spec.config import setting
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.palette import BLUE, CIRCLE, GREY, RED, TRIANGLE
+from fpp_sweep.statistics.front_support import Region
 
 N_HOVERED_SETTINGS = 18  # settings in a hover label; a click shows all
 TEXT_LENGTH = 48  # characters of a value in a chart

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from fpp_sweep.statistics.bootstrap import N_RESAMPLES, SplitSamples, estimated_
 from fpp_sweep.statistics.paired import MIN_IMAGES, SeedVariances, goal_of
 
 LIKELY, UNLIKELY = 0.8, 0.02  # shares of resamples in which a trial is on the front: at least, at most
-SHARES = (0.1, 0.5, 0.9)  # shares of the resamples, of an attainment surface
+SHARES = (0.1, 0.5, 0.9)  # shares of the resamples that reach the curves of a region
 N_POSITIONS = 64
 _NOISE_SEED = 20261123  # seed of the draws that stand for other pretraining seeds
 
@@ -87,27 +88,23 @@ def is_dominated(points: Numbers) -> NDArray[np.bool_]:
     return np.asarray(is_better.any(axis=0))
 
 
-# --- attainment: how far the fronts of the resamples reach in two objectives ---------------------------
+# --- the region of the front in two objectives ----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Attainment:
-    """The attainment surface of two objectives: how good the second one is at given values of the first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """The part of a plane of two objectives through which the front runs in 10 to 90 % of the resamples."""
 
-    Each curve has the value that the fronts of a share of the resamples reach. The value is infinite where fewer
-    resamples have a trial that is as good in the first objective.
-    """
-
-    positions: Numbers  # (positions,) values of the first objective
-    best: Numbers  # (positions,) value of the second that 10 % of the resamples reach
-    median: Numbers  # that half of them reach
-    worst: Numbers  # that 90 % reach
+    xs: Sequence[float]
+    best: Sequence[float | None]  # reached in 10 % of the resamples; None where fewer reach so far along x
+    median: Sequence[float | None]
+    worst: Sequence[float | None]  # reached in 90 %
 
 
-def attainment(
+def front_region(
     samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
-) -> Attainment | None:
-    """Return the attainment of trials in two metrics; None unless both are resampled for some of the trials."""
+) -> Region | None:
+    """Return the region of the front of trials in two metrics; None unless both are resampled for some of them."""
     compared = [name for name in names if name in samples.records]
     for name in compared:
         if not set(metrics) <= samples.records[name].metrics.keys():
@@ -117,14 +114,19 @@ def attainment(
     first_sign = catalogue.sign(goal_of(metrics[0]))
     second_sign = catalogue.sign(goal_of(metrics[1]))
     first, second = resampled_points(samples, compared, metrics, seeds)  # (trials, resamples) each; more is better
-    positions = first_sign * _positions(first, second)
+    positions = _positions(first, second)
     best_second = []  # for each position the best second value of the trials that reach it, by resample
-    for position in first_sign * positions:
+    for position in positions:
         best_second.append(np.where(first >= position, second, -np.inf).max(axis=0))
     # a share p of the resamples reaches the quantile of 1 - p; `lower` needs no mean of a finite and an infinite value
     reached = np.quantile(np.stack(best_second), 1 - np.array(SHARES), axis=1, method="lower")
-    best, median, worst = second_sign * reached
-    return Attainment(positions, best, median, worst)
+    is_finite = np.isfinite(reached)
+    # where fewer than 90 % of the resamples reach so far along x, the front may be as bad as anywhere
+    reached[2, ~is_finite[2]] = reached.min(where=is_finite, initial=np.inf)
+    curves = []
+    for curve in second_sign * reached:
+        curves.append([value if math.isfinite(value) else None for value in curve.tolist()])
+    return Region(xs=(first_sign * positions).tolist(), best=curves[0], median=curves[1], worst=curves[2])
 
 
 def _positions(first: Numbers, second: Numbers) -> Numbers:

@@ -5,7 +5,7 @@ import pytest
 
 from fpp_sweep.statistics.block_stats import metric_value, resample
 from fpp_sweep.statistics.bootstrap import NO_MAP, MetricSamples, average_over, block_weights, sample_record
-from fpp_sweep.statistics.front_support import attainment
+from fpp_sweep.statistics.front_support import front_region
 from fpp_sweep.statistics.paired import corrected_differences, metric_interval, seed_variances
 from tests.kit.measured import block_stats, sampled, split_samples
 
@@ -107,14 +107,14 @@ def test_the_region_of_the_front_has_the_quantiles_of_resampled_fronts():
         image_sd=0.1,
     )
     seeds = seed_variances(samples, ["accuracy", "ece"])
-    region = attainment(samples, ["a", "b", "c"], ["accuracy", "ece"], seeds)
-    assert region.positions[-1] > 69.9
-    middle = int(np.argmin(np.abs(region.positions - 69.5)))
+    region = front_region(samples, ["a", "b", "c"], ["accuracy", "ece"], seeds)
+    assert region.xs[-1] > 69.9
+    middle = int(np.argmin(np.abs(np.array(region.xs) - 69.5)))
     assert region.best[middle] < region.median[middle] < region.worst[middle]
     assert region.median[middle] == pytest.approx(8, abs=0.1)
     assert region.median[0] == pytest.approx(4, abs=0.1)
     for reached in (region.best, region.median, region.worst):
-        assert (np.diff(reached[np.isfinite(reached)]) >= 0).all()
+        assert (np.diff([value for value in reached if value is not None]) >= 0).all()
 
 
 def test_recentred_resamples_keep_their_spread_and_lie_around_the_value():
