@@ -1,6 +1,5 @@
 """The front of a sweep as tables and configs."""
 
-import csv
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ from fpp_sweep.records.front import front_of, orders_remark, staircase
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.texts import values_by_setting
 from fpp_sweep.report.writing import write_report
-from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
@@ -28,15 +26,10 @@ from tests.kit.records import (
 )
 
 
-def write_and_read_front(path, records, information=None):
-    folder = write_sweep(path, information or sweep_info(), records)
+def write_and_read_front(path, records, information):
+    folder = write_sweep(path, information, records)
     write_report(folder, pages=False)
     return front_of(folder.info(), folder.trials()), folder.report
-
-
-def rows(folder):
-    with (folder / "front.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize(("most", "numbers"), [(1, [0, 1]), (2, [0, 1]), (3, [0, 1, 2, 3]), (5, [0, 1, 2, 3, 4])])
@@ -47,10 +40,10 @@ def test_the_trials_nearest_to_the_front_are_whole_layers_up_to_a_number(most, n
     assert [record.name for record in nearest] == [records[number].name for number in numbers]
 
 
-def test_the_front_has_the_undominated_trials_by_descending_accuracy(tmp_path):
+def test_the_front_has_the_undominated_trials_by_descending_accuracy():
     records = [trial(0, 70, 4), trial(1, 72, 6), trial(2, 69, 5), trial(3, 70, 4)]
-    _, folder = write_and_read_front(tmp_path, records)
-    assert [row["name"] for row in rows(folder)] == ["trial-0001", "trial-0000", "trial-0003"]
+    members = front_of(sweep_info(), records).members
+    assert [member.name for member in members] == ["trial-0001", "trial-0000", "trial-0003"]
 
 
 @pytest.mark.parametrize(
@@ -72,10 +65,10 @@ def test_only_finished_and_feasible_trials_are_on_the_front(best):
     assert len(front.hypervolume) == 1
 
 
-def test_baselines_follow_the_front_in_their_usual_order(tmp_path):
-    _, folder = write_and_read_front(tmp_path, [*all_baselines(), trial(0)])
-    names = [row["name"].removeprefix("baseline-") for row in rows(folder)]
-    assert names == ["trial-0000", ZERO_SHOT, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
+def test_baselines_follow_the_front_in_their_usual_order():
+    compared = front_of(sweep_info(), [*all_baselines(), trial(0)]).compared
+    labels = [record.label for record in compared]
+    assert labels == ["trial-0000", ZERO_SHOT, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
 
 
 def test_the_hypervolume_grows_in_the_order_in_which_trials_finished():
@@ -88,16 +81,8 @@ def test_without_a_reference_there_is_no_hypervolume():
     assert not front_of(sweep_info(reference=None), [trial(0)]).hypervolume
 
 
-def test_an_objective_may_concern_one_dataset(tmp_path):
-    information = sweep_info((Objective(metric="ece/textures", goal="min"),), reference=[20.0])
-    records = [trial(0, values=[5.0]), trial(1, ece=4.0, values=[4.0])]
-    _, folder = write_and_read_front(tmp_path, records, information)
-    assert [row["ece/textures (val)"] for row in rows(folder)] == ["4.0"]
-    assert (folder / "best/best-ece-textures.yaml").is_file()
-
-
 def test_configs_are_settings_that_can_be_run_again(tmp_path):
-    front, folder = write_and_read_front(tmp_path, searched_trials())
+    front, folder = write_and_read_front(tmp_path, searched_trials(), sweep_info())
     names = {path.name for path in (folder / "best").glob("[!.]*")}
     singles = {"knee.yaml", "best-accuracy.yaml", "best-ece.yaml"}
     assert names == singles | {f"{member.name}.yaml" for member in front.members}
@@ -115,11 +100,6 @@ def test_a_config_survives_hostile_texts(tmp_path):
         tmp_path, [trial(0, params={"prompt": prompt})], sweep_info(model="a\nconfig: owned")
     )
     assert yaml.safe_load((folder / "best/trial-0000.yaml").read_text())["config"]["prompt"] == prompt
-
-
-def test_the_cheap_form_writes_tables_and_configs_only(tmp_path):
-    _, folder = write_and_read_front(tmp_path, [trial(0)])
-    assert {path.name for path in folder.iterdir()} == {"answer.md", "front.csv", "best"}
 
 
 def test_the_staircase_is_the_edge_of_the_dominated_region():
