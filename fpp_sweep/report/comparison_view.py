@@ -281,19 +281,11 @@ def _cell(comparison: Comparison, first: Entry, second: Entry, metric: str) -> C
 
 def _family_notes(comparison: Comparison, metric: str) -> Iterator[str]:
     """Yield which tests were corrected together; the pairs of a sweep's answer keep their p-values from there."""
-    yield f"paired over images; p two-sided, after Holm's correction; {SIGNIFICANT} below 0.05"
-    families: dict[str, None] = {}
-    for key, difference in comparison.differences.items():
-        family = "of averages in this comparison"
-        if key in comparison.from_answer:
-            family = "of the sweep's answer"
-        elif "/" in difference.metric:
-            family = "of single datasets in this comparison"
-        families[f"the {difference.family_size} tests {family}"] = None
-    yield f"families: {', '.join(families)}"
+    families = "all averages, and over all single datasets"
+    yield f"paired over images; p two-sided, after Holm's correction over {families}; {SIGNIFICANT} below 0.05"
     from_answer = []
     for first, second, tested in comparison.from_answer:
         if tested == metric:
             from_answer.append(f"{first} minus {second}")
     if from_answer:
-        yield f"of the sweep's answer: {', '.join(sorted(from_answer))} (average)"
+        yield f"averages corrected within the sweep's answer: {', '.join(sorted(from_answer))}"
