@@ -132,8 +132,7 @@ class SweepSearcher(Searcher):
         self._process_ids: set[int] = set()  # processes of Tune that have run a job
         self._jobs_begun = 0
         self._lost_processes: Counter[Job] = Counter()
-        self._retries: list[Job] = []
-        self._baselines_to_run: list[str] = []
+        self._waiting_jobs: list[Job] = []  # of baselines, and of trials whose process died
         self._final_jobs = FinalJobs(space, self._folder)
         self._failures_in_a_row = 0
         self._impossible_in_a_row = 0  # trials whose settings exclude each other
@@ -169,7 +168,7 @@ class SweepSearcher(Searcher):
             record = self._records.get(name)
             if record is None or record.state not in ("complete", "stopped") or record.key != new.key:
                 self._write(new)
-                self._baselines_to_run.append(name)
+                self._waiting_jobs.append(Job(name, self.search.split))
 
     def records(self) -> list[TrialRecord]:
         return list(self._records.values())
@@ -283,7 +282,7 @@ class SweepSearcher(Searcher):
             self._lost_processes[job] += 1
             attempts = self._lost_processes[job]
             if attempts < self._space.work.attempts:  # a lost process says nothing about the trial's settings
-                self._retries.append(job)
+                self._waiting_jobs.append(job)
                 return
             record = ended_early(record, split, "failed", f"the trial's process died {attempts} times")
             self._folder.write_trial(record)
@@ -331,11 +330,9 @@ class SweepSearcher(Searcher):
 
     def _next(self) -> Job | None:
         """Return the next job; None if there is none now."""
-        if self._retries:
-            return self._retries.pop(0)
+        if self._waiting_jobs:
+            return self._waiting_jobs.pop(0)
         split = self.search.split
-        if self._baselines_to_run:
-            return Job(self._baselines_to_run.pop(0), split)
         if self._waits_for_baselines():
             return None
         problem = self._problem_of_baselines()
