@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -46,12 +45,6 @@ def class_names() -> list[str]:
     for dataset in TINY_DATASETS.values():
         names += dataset.classes
     return names
-
-
-def train(recipe: Recipe, folder: Path, resume: bool = False) -> dict[str, torch.Tensor]:
-    """Train a model with a checkpoint after every step; return its weights."""
-    checkpoint = folder / "checkpoint"
-    return training.train(recipe, checkpoint, resume, workers=0, every=1).state_dict()
 
 
 def assert_same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
@@ -135,35 +128,14 @@ def test_the_embedding_scale_counts_trained_rows_only(untrained):
     assert weights.embedding_scale(untrained) == pytest.approx(expected, rel=1e-3)
 
 
-# The parts of training.
-
-
 # Whole trainings.
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_repeated_training_and_an_interrupted_one_that_is_resumed_give_the_same_bits(
-    tiny_recipe, tmp_path, monkeypatch
-):
-    for name in ("first", "second", "interrupted"):
-        (tmp_path / name).mkdir()
-    first = train(tiny_recipe, tmp_path / "first")
-    assert_same_bits(first, train(tiny_recipe, tmp_path / "second"))
-
-    steps_left = iter(range(5))
-    step_loss = training.step_loss
-
-    def interrupt_in_the_sixth_step(*arguments):
-        if next(steps_left, None) is None:
-            raise KeyboardInterrupt
-        return step_loss(*arguments)
-
-    monkeypatch.setattr(training, "step_loss", interrupt_in_the_sixth_step)
-    with pytest.raises(KeyboardInterrupt):
-        train(tiny_recipe, tmp_path / "interrupted")
-    monkeypatch.undo()
-    assert_same_bits(first, train(tiny_recipe, tmp_path / "interrupted", resume=True))
+def test_a_repeated_training_gives_the_same_bits(tiny_recipe):
+    first, second = (training.train(tiny_recipe, workers=0).state_dict() for _ in range(2))
+    assert_same_bits(first, second)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ def parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="default: %(default)s")
     add("--threads", type=int, default=2, help="threads of torch, which change the last bits; default: %(default)s")
     add("--workers", type=int, default=2, help="processes that draw the pictures; 0: this process")
-    add("--resume", action="store_true", help="continue from OUT.checkpoint if it exists")
     add("--quick", action="store_true", help="take a few steps, to test the script itself")
     return parser
 
@@ -78,8 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from tools.train_tiny import scoring, training
 
     torch.set_num_threads(recipe.threads)
-    checkpoint = args.out.with_name(f"{args.out.name}.checkpoint")
-    trained = training.train(recipe, checkpoint, args.resume, args.workers)
+    trained = training.train(recipe, args.workers)
     metadata = scoring.describe_run(recipe, command_of(args, recipe))
     evaluated = EVALUATED
     if args.quick:

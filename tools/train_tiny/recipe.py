@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 # The shipped weights: a cosine over 2,800 steps. It was left at step 1,250, when the accuracies were as wanted, for a
 # short linear decay to zero.
@@ -52,10 +52,3 @@ class Recipe:
             return left * self.rate_at(self.cool_at)
         warm = min(1.0, (step + 1) / self.warmup)
         return self.rate * warm * 0.5 * (1 + math.cos(math.pi * step / self.steps))
-
-    def is_like(self, other: Recipe, steps: int) -> bool:
-        """Return whether the first `steps` steps are the same, so that one run may resume the other's checkpoint."""
-        for recipe in (self, other):
-            if recipe.cool_at is not None and recipe.cool_at < steps:
-                return self == other
-        return replace(self, cool_at=None, cool_steps=1) == replace(other, cool_at=None, cool_steps=1)

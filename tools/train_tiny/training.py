@@ -1,8 +1,8 @@
 """The training loop of the embedded CLIP.
 
 A pool of pictures is drawn once, and `losses` compares batches of it with captions. The optimizer is AdamW, with
-warm-up and cosine by step (`Recipe.rate_at`). Every draw comes from (seed, step), so a run that is killed and resumed,
-or repeated with the same number of threads, gives the same bits.
+warm-up and cosine by step (`Recipe.rate_at`). Every draw comes from (seed, step), so a run that is repeated with the
+same number of threads gives the same bits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import platform
 import resource
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fpp_sweep.spec.files import written_whole
 from fpp_sweep.tiny.model import UNTRAINED_STD, WIDTH, build
 from fpp_sweep.tiny.rendering import generator
 from tools.train_tiny.losses import Lexicon, step_loss
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from open_clip import CLIP
 
 REPORT_EVERY = 50  # steps
-CHECKPOINT_EVERY = 5  # reports
 MAX_GRADIENT_NORM = 1.0
 MAX_LOGIT_SCALE = math.log(100)  # CLIP's own limit
 
@@ -80,8 +77,8 @@ def peak_megabytes() -> float:
 class Progress:
     """Printed lines of smoothed losses, speed and memory, every few steps."""
 
-    def __init__(self, recipe: Recipe, first: int, every: int) -> None:
-        self.recipe, self.first, self.every = recipe, first, every
+    def __init__(self, recipe: Recipe, every: int) -> None:
+        self.recipe, self.every = recipe, every
         self.begun, self.cpu = time.monotonic(), time.process_time()
         self.smoothed: dict[str, float] = {}
 
@@ -90,7 +87,7 @@ class Progress:
             self.smoothed[name] = 0.95 * self.smoothed.get(name, loss.item()) + 0.05 * loss.item()
         if done % self.every and done != self.recipe.total_steps:
             return
-        images = (done - self.first) * self.recipe.batch
+        images = done * self.recipe.batch
         print(
             f"{done}/{self.recipe.total_steps} ",
             *[f"{name} {value:.2f}" for name, value in self.smoothed.items()],
@@ -102,22 +99,6 @@ class Progress:
         )
 
 
-def save_checkpoint(path: Path, recipe: Recipe, done: int, model: CLIP, optimizer: torch.optim.Optimizer) -> None:
-    content = {"recipe": asdict(recipe), "step": done, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    with written_whole(path) as partial:
-        torch.save(content, partial)
-
-
-def load_checkpoint(path: Path, recipe: Recipe, model: CLIP, optimizer: torch.optim.Optimizer) -> int:
-    """Restore the state of model and optimizer, and return the number of steps taken."""
-    saved = torch.load(path, weights_only=True)
-    if not recipe.is_like(Recipe(**saved["recipe"]), saved["step"]):
-        raise ValueError(f"{path}: made by another recipe, {saved['recipe']}")
-    model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    return int(saved["step"])
-
-
 def read_pool(path: Path, recipe: Recipe, workers: int) -> NDArray[np.uint8]:
     """Draw the pool into a file and map the file into memory."""
     begun = time.monotonic()
@@ -127,22 +108,16 @@ def read_pool(path: Path, recipe: Recipe, workers: int) -> NDArray[np.uint8]:
     return pictures
 
 
-def train(recipe: Recipe, checkpoint: Path, resume: bool, workers: int, every: int = REPORT_EVERY) -> CLIP:
-    """Return the trained model; the checkpoint is rewritten regularly, and `resume` continues from it."""
+def train(recipe: Recipe, workers: int, every: int = REPORT_EVERY) -> CLIP:
+    """Return the trained model."""
     lexicon = Lexicon()
     model = start_model(lexicon, recipe.seed)
     optimizer = make_optimizer(model, recipe)
-    first = 0
-    if resume and checkpoint.exists():
-        first = load_checkpoint(checkpoint, recipe, model, optimizer)
-    if first == recipe.total_steps:
-        return model
-
     with tempfile.TemporaryDirectory(prefix="fpp_sweep_tiny_") as folder:
         pictures = read_pool(Path(folder) / "pool.npy", recipe, workers)
         descriptions = [description(recipe.seed, index) for index in range(recipe.pool)]
-        progress = Progress(recipe, first, every)
-        for step in range(first, recipe.total_steps):
+        progress = Progress(recipe, every)
+        for step in range(recipe.total_steps):
             batch = batch_indices(recipe, step)
             rng = generator("train", recipe.seed, "step", step)
             for group in optimizer.param_groups:
@@ -150,10 +125,7 @@ def train(recipe: Recipe, checkpoint: Path, resume: bool, workers: int, every: i
             shown = [descriptions[index] for index in batch]
             losses = step_loss(model, lexicon, pictures[batch], shown, recipe, rng)
             take_step(model, optimizer, losses)
-            done = step + 1
-            progress.report(done, losses, model.logit_scale.exp().item())
-            if done % (CHECKPOINT_EVERY * every) == 0 or done == recipe.total_steps:
-                save_checkpoint(checkpoint, recipe, done, model, optimizer)
+            progress.report(step + 1, losses, model.logit_scale.exp().item())
     return model
 
 
