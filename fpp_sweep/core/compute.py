@@ -124,8 +124,8 @@ def explain_out_of_memory(error: BaseException, device: torch.device) -> BaseExc
     free = 0
     with suppress(RuntimeError):  # a full GPU may fail at this question, too
         free = free_bytes(device)
-    free_gib = f"{free / 2**30:.1f} GiB are free on {device}"
-    explanation = MemoryError(f"{first_line(error)}; {free_gib}; use a larger device or fewer workers on it")
+    problem = f"out of memory ({first_line(error)}); {free / 2**30:.1f} GiB are free on {device}"
+    explanation = MemoryError(f"{problem}; use a larger device or fewer workers on it")
     explanation.__cause__ = error
     return explanation
 

@@ -119,7 +119,7 @@ OUT_OF_BOUNDS = {
 def test_settings_out_of_bounds_are_refused(name):
     value, rule = OUT_OF_BOUNDS[name]
     with pytest.raises(InputError, match=f"adapt.{name}: must be {rule}"):
-        replace(AdaptConfig(), **{name: value})
+        TrialConfig().replace({f"adapt.{name}": value})
 
 
 def test_methods_that_only_the_papers_tables_need_are_unlisted_but_usable():

@@ -203,7 +203,7 @@ def test_batches_are_halved_when_memory_runs_out_until_one_view_does_not_fit(mak
     if max_images:
         assert len(worker.run(task, []).read_predictions()) == 8
         return
-    message = r"digits, val samples 0\.\.8.*: MemoryError: .* [0-9.]+ GiB are free on cpu; use a larger"
+    message = r"digits, val samples 0\.\.8.*: MemoryError: out of memory .* [0-9.]+ GiB are free on cpu; use a larger"
     with pytest.raises(TaskFailed, match=message) as failure:
         worker.run(task, [])
     assert failure.value.retry_elsewhere

@@ -55,7 +55,7 @@ def test_out_of_memory_messages_of_cuda_libraries_are_recognised(text):
 
     assert run_in_batches(work, torch.arange(3), 2).tolist() == [0, 1, 2]
     line = explain_out_of_memory(RuntimeError(text), CPU)
-    assert str(line).startswith(f"{text}; ")
+    assert str(line).startswith(f"out of memory ({text}); ")
 
 
 def test_out_of_memory_for_a_single_row_and_other_errors_are_raised():
@@ -86,7 +86,7 @@ def test_a_gpu_that_is_already_full_is_reported_in_one_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", full)
     error = RuntimeError("CUDA error: out of memory\nCUDA kernel errors might")
     line = str(explain_out_of_memory(error, torch.device("cuda")))
-    assert line.startswith("CUDA error: out of memory; 0.0 GiB are free on cuda; ")
+    assert line.startswith("out of memory (CUDA error: out of memory); 0.0 GiB are free on cuda; ")
 
 
 def test_a_lack_of_memory_is_reported_in_one_line_and_other_errors_are_not_changed():
