@@ -212,7 +212,7 @@ def test_a_method_that_sees_views_depends_on_their_settings(tmp_path):
 
 def test_rows_are_registered_by_plugins_only():
     with pytest.raises(InputError, match="--plugin"):
-        plugins.metric(goal="min")(len)
+        catalogue.register_metric(goal="min")(len)
 
 
 METRIC = "@metric(goal='min')\ndef mine(predictions):\n    values = {}\n    return BROKEN\n"

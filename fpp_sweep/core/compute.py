@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fpp_sweep.spec.errors import DeviceError, InputError, first_line, first_sentence
+from fpp_sweep.spec.errors import DeviceError, InputError, first_line
 from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.spec.process import memory
 from fpp_sweep.spec.specs import StagePrecision
@@ -149,7 +149,7 @@ def choose_device(name: str) -> str:
 
 
 def _unusable(name: str, error: Exception) -> str:
-    return f"device {name!r} cannot be used: {first_sentence(error)}; choose another one, such as cpu"
+    return f"device {name!r} cannot be used: {first_line(error)}; choose another one, such as cpu"
 
 
 # torch 2.9 warns about what `_set_float32_precision` must do for torch's own compiler, and about exact products
@@ -302,7 +302,7 @@ class CudaGraph:
         try:
             return _capture(self._function, inputs)
         except RuntimeError as error:
-            reason = first_sentence(error)
+            reason = first_line(error)
             warn_once(f"work.cuda_graphs: a step cannot be captured ({reason}); steps run one kernel at a time")
             return self._function
 

@@ -1,4 +1,4 @@
-"""The tables of all methods, metrics and samplers of plugins: all that a sweep must know of them, without torch.
+"""The registry of all methods, metrics and samplers of plugins: all that a sweep must know of them, without torch.
 
 Checks, search spaces, the JSON schema, result tables and the contract tests are made from these rows, so a row is all
 that a new method or metric needs beside its code. Built-in rows stand in catalogue.toml, since rows beside the code
@@ -7,13 +7,16 @@ would import torch at every start of a command. A plugin (docs/plugins.md) adds 
 
 from __future__ import annotations
 
+import math
+import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from fpp_sweep.spec.errors import InputError, unknown
 
@@ -301,6 +304,19 @@ def code_of(code: Code) -> Callable[..., Any]:
 # ------------------------------------------------------------ rows of plugins
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")  # a part of file names, of words with / and @, and of lists
+_EVERYTHING = ("adapt.", "views.")  # the settings that a plugin's method reads unless it says otherwise
+
+
+class Registration(NamedTuple):
+    """The plugin whose rows are being registered."""
+
+    digest: str
+    settings: Collection[str]  # keys of all settings
+
+
+_registering: list[Registration] = []  # by the plugin that is being executed
 TABLES: dict[type[Row], dict[str, Any]] = {MethodRow: METHODS, MetricRow: METRICS, SamplerRow: SAMPLERS}
 
 
@@ -322,3 +338,124 @@ def remove(row: Row) -> None:
 def rows_of_plugins() -> list[Row]:
     """Return the rows that plugins have added."""
     return [row for table in TABLES.values() for row in table.values() if row.digest]
+
+
+# ------------------------------------------------------------ decorators, which fpp_sweep offers by their last word
+
+
+def register_method(
+    *,
+    name: str | None = None,
+    views: int | None = None,
+    learns: bool = True,
+    stateful: bool = False,
+    reads: Sequence[str] = _EVERYTHING,
+) -> Callable[[Function], Function]:
+    """Register a function or class that builds a method from (adapt, penalty, weight).
+
+    >>> @register_method(learns=False, reads=["adapt.view_fraction"])  # doctest: +SKIP
+    ... class Vote: ...  # with `start` and `predict` of core.methods.base.Method
+    """
+    settings = _registration().settings
+    for word in reads:
+        if not any(setting.startswith(word) for setting in settings):
+            raise unknown("setting", word, settings)
+    read_settings = tuple(reads)
+    if views != 1:  # results depend on the views that the method sees
+        read_settings = (*read_settings, "views.")
+    return _registers(MethodRow, "build", name, views=views, learns=learns, stateful=stateful, reads=read_settings)
+
+
+def register_penalty(
+    *, weight: float, weight_on_shifts: float | None = None, name: str | None = None
+) -> Callable[[Function], Function]:
+    """Register a function of unit text features (*B, K, D) -> (*B,): a method that adds it to TPT's loss.
+
+    >>> @register_penalty(weight=2.0)  # doctest: +SKIP
+    ... def spread(text):
+    ...     return -text.var(-2).sum(-1)
+    """
+    if weight_on_shifts is None:
+        weight_on_shifts = weight
+    for number in (weight, weight_on_shifts):
+        if not isinstance(number, int | float) or not math.isfinite(number):
+            raise InputError(f"weights must be finite numbers ({number!r})")
+    return _registers(
+        MethodRow,
+        "penalty",
+        name,
+        build=method(TPT).build,
+        weight=weight,
+        weight_on_shifts=weight_on_shifts,
+        reads=_EVERYTHING,
+    )
+
+
+def register_metric(
+    *, goal: Goal, heading: str = "", decimals: int = 2, columns: Sequence[str] = (), name: str | None = None
+) -> Callable[[Function], Function]:
+    """Register a function of a dataset's `Predictions`, with the optional columns that it needs.
+
+    >>> @register_metric(goal="min")  # doctest: +SKIP
+    ... def mistakes(predictions):
+    ...     return float((~predictions.correct).sum())
+    """
+    if goal not in get_args(Goal):
+        raise InputError(f"goal must be one of {', '.join(get_args(Goal))} ({goal!r})")
+    for column in columns:
+        if column not in COLUMNS:
+            raise unknown("column", column, COLUMNS)
+    return _registers(MetricRow, "compute", name, goal=goal, heading=heading, decimals=decimals, columns=tuple(columns))
+
+
+def register_sampler(*, name: str | None = None) -> Callable[[Function], Function]:
+    """Register a class of Optuna's kind, or a function, that builds a sampler from a seed.
+
+    >>> @register_sampler()  # doctest: +SKIP
+    ... def narrow_tpe(seed):
+    ...     return optuna.samplers.TPESampler(seed=seed, gamma=lambda n: 3)
+    """
+    return _registers(SamplerRow, "build", name)
+
+
+def _registers(row_type: type[Row], code_field: str, name: str | None, **fields: Any) -> Callable[[Function], Function]:
+    """Return a decorator that adds a row of a type: the code in one field, its name and title, and other fields."""
+
+    def register(code: Function) -> Function:
+        row = {**_described(code, name), **fields, code_field: code}
+        if row_type is MetricRow and not row["heading"]:
+            row["heading"] = row["name"]
+        add(row_type(**row))
+        return code
+
+    return register
+
+
+def _described(code: Any, name: str | None) -> dict[str, Any]:
+    """Return the fields of a row that its code gives: name, title and the digest of the plugin."""
+    registration = _registration()
+    if name is None:
+        name = code.__name__
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        wanted = "must begin with a letter or _, and have letters, digits, _ and - only, at most 64"
+        raise InputError(f"name {wanted} ({name!r})")
+    if name in (*COLUMNS_OF_TRIALS, *registration.settings):
+        raise InputError(f"name {name!r} is that of a column of each sweep's table; choose another")
+    title = (code.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+    return {"name": name, "title": title, "digest": registration.digest}
+
+
+def _registration() -> Registration:
+    if not _registering:
+        raise InputError("methods, metrics and samplers are registered by files that --plugin names")
+    return _registering[-1]
+
+
+@contextmanager
+def registering(digest: str, settings: Collection[str]) -> Iterator[None]:
+    """Let the decorators in the block register rows of a plugin, whose methods may read these settings."""
+    _registering.append(Registration(digest, settings))
+    try:
+        yield
+    finally:
+        _registering.pop()

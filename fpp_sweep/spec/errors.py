@@ -201,15 +201,6 @@ def readable_message(error: BaseException) -> str:
     return type_and_message(error)
 
 
-def first_sentence(error: BaseException) -> str:
-    """Return the first sentence of an exception's text; CUDA's texts go on with the memory of every process.
-
-    >>> first_sentence(RuntimeError("CUDA out of memory. GPU 0 has 80 GiB"))
-    'CUDA out of memory'
-    """
-    return first_line(error).partition(". ")[0]
-
-
 def first_line(error: BaseException) -> str:
     """Return the first line of an exception's text that is not empty, or else its type.
 

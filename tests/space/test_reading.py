@@ -110,14 +110,6 @@ def test_a_parameter_can_be_taken_out_and_fixed_instead():
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("search.trials", "--set 'search.trials': expected key=value, such as fpp.gamma2=0.3 or search.trials=20"),
-        ("serch.trials=3", "--set serch.trials=3: unknown key 'serch.trials', did you mean 'search.trials'?"),
-        ("search.trails=3", "--set search.trails=3: search.trails: unknown key 'trails', did you mean 'trials'?"),
-        ("search.trials=0", "--set search.trials=0: search.trials: must be >= 1 (0)"),
-        (
-            "search.trials=[",
-            "--set search.trials=[:1: not valid YAML: expected the node content, but found '<stream end>'",
-        ),
         ("search.race=true", "--set search.race=true: search.race: unknown key 'race'"),
         ("search.margin={acc: 1}", "--set search.margin={acc: 1}: search.margin.acc: unknown metric 'acc', did you"),
         ("search.margin={ece: -1}", "--set search.margin={ece: -1}: search.margin.ece: must be >= 0 (-1)"),

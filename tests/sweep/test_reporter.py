@@ -13,7 +13,7 @@ from tests.kit.records import all_baselines, searched_trials, sweep_info, write_
 from tests.kit.waiting import wait_for
 
 METRIC_PLUGIN = """
-from fpp_sweep.spec.plugins import metric
+from fpp_sweep.spec.catalogue import register_metric as metric
 
 @metric(name="mine", goal="min", decimals=4)
 def mine(predictions):

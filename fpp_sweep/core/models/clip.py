@@ -38,7 +38,7 @@ from fpp_sweep.core.models.names import (
 )
 from fpp_sweep.core.text.padded import PaddedTower, RowTokenizer
 from fpp_sweep.core.text.tower import Activation, TextTower, Tokenizer
-from fpp_sweep.spec.errors import InputError, first_sentence, unknown
+from fpp_sweep.spec.errors import InputError, first_line, unknown
 from fpp_sweep.spec.messages import warn_once
 
 
@@ -214,7 +214,7 @@ def _tokenizer(name: str, settings: Mapping[str, Any]) -> Tokenizer | RowTokeniz
         tokenizer = settings["text_cfg"].get("hf_tokenizer_name")
         raise InputError(
             f"model {name!r}: could not load its tokenizer {tokenizer}; connect to the network, or copy the cache of "
-            f"Hugging Face from a machine that has it ({first_sentence(error)})"
+            f"Hugging Face from a machine that has it ({first_line(error)})"
         ) from error
 
 
