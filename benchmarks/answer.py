@@ -324,12 +324,12 @@ def is_truly_worse(truth: Truth, zero_shot: Truth) -> bool:
     return lost_accuracy or lost_calibration
 
 
-def run_null(sweeps: int, images: int) -> None:
+def run_null(seeds: range, images: int) -> None:
     """Print how often a difference is shown though nothing differs, for each family that Holm corrects."""
     for spread in (0.0, 0.002, 0.005, 0.01):
         false = {"zero_shot": Count(), "tpt": Count(), "others": Count()}
         recommended = Count()
-        for seed in range(sweeps):
+        for seed in seeds:
             truths = baselines_truth(spread)
             for number in range(16):
                 truths[f"trial-{number:04d}"] = Truth(accuracy_spread=spread, gap_spread=spread)
@@ -343,7 +343,7 @@ def run_null(sweeps: int, images: int) -> None:
         print(f"| nothing differs, seed spread {100 * spread:g} | {cells} | recommended: {recommended} |", flush=True)
 
 
-def run_lucky(sweeps: int, images: int) -> None:
+def run_lucky(seeds: range, images: int) -> None:
     """Print how often a trial that loses too much is recommended: with the seeds of the final stage, and with others.
 
     All six trials lose 1.2 or 1.5 points of accuracy, of a margin of 1, and gain four points of ECE.
@@ -352,7 +352,7 @@ def run_lucky(sweeps: int, images: int) -> None:
         cells = []
         for title, test_seeds in (("seeds of the final stage", SEEDS), ("other seeds", TEST_SEEDS)):
             recommended = Count()
-            for seed in range(sweeps):
+            for seed in seeds:
                 truths = baselines_truth()
                 for number in range(6):
                     gap = BASE_GAP - 2 * GAP_OF_TWO_POINTS
@@ -363,11 +363,11 @@ def run_lucky(sweeps: int, images: int) -> None:
         print(f"| a true loss of {100 * loss:g} | {' | '.join(cells)} |", flush=True)
 
 
-def run_search(sweeps: int, images: int) -> None:
+def run_search(seeds: range, images: int) -> None:
     worse = Count()
     any_recommended = Count()
     zero_shot = Truth()
-    for seed in range(sweeps):
+    for seed in seeds:
         generator = np.random.default_rng([seed, 5])
         truths = baselines_truth(0.005)
         for number in range(24):
@@ -389,11 +389,11 @@ GAINS = {  # what one trial is truly better by: a share of accuracy, and of the 
 LEAST_GAIN = 1.8  # points that count as two: the spread over seeds costs a planted trial up to 0.1
 
 
-def run_gain(sweeps: int, images: int) -> None:
+def run_gain(seeds: range, images: int) -> None:
     for kind, (accuracy, calibration) in GAINS.items():
         for spread in (0.002, 0.005, 0.0085):
             found = Count()
-            for seed in range(sweeps):
+            for seed in seeds:
                 generator = np.random.default_rng([seed, 6])
                 truths = baselines_truth(spread)
                 for number in range(24):
@@ -457,11 +457,11 @@ def tested_difference(samples: SplitSamples, first: str, second: str, metric: st
     return differences[0] if differences else None
 
 
-def run_coverage(sweeps: int, images: int) -> None:
+def run_coverage(seeds: range, images: int) -> None:
     for spread in (0.0, 0.002, 0.005, 0.01):
         covered = {metric: Count() for metric in METRICS}
         widths: dict[str, list[float]] = {metric: [] for metric in METRICS}
-        for seed in range(sweeps):
+        for seed in seeds:
             generator = np.random.default_rng([seed, 7])
             truths = {"zero_shot": Truth(), "tpt": Truth(0.003, BASE_GAP + 0.02)}
             for number in range(4):
@@ -482,7 +482,7 @@ REFERENCE_GAPS = (0.0, 0.03, 0.04, 0.05, 0.06, 0.1)  # true over-confidence of z
 TRUE_LOSSES = (1.25, 2.0, -2.0)  # points of ECE, to be judged by a margin of 1
 
 
-def run_margin(sweeps: int, images: int) -> None:
+def run_margin(seeds: range, images: int) -> None:
     """Print how often a loss of ECE beyond the margin is ruled out; that of a worse trial in 5 % of cases at most."""
     for gap in REFERENCE_GAPS:
         cells = []
@@ -492,7 +492,7 @@ def run_margin(sweeps: int, images: int) -> None:
                 "trial": Truth(gap=gap_with_ece(TRUE.of(Truth(gap=gap))["ece"] + loss)),
             }
             ruled_out = Count()
-            for seed in range(sweeps):
+            for seed in seeds:
                 paired = tested_difference(sampled(truths, images, seed), "trial", "zero_shot", "ece")
                 ruled_out.add(paired is not None and paired.excludes_loss_beyond(margin_of("ece", {})))
             cells.append(f"a true loss of {loss:g}: {ruled_out}")
@@ -520,7 +520,7 @@ SPREAD_CASES = (
 )
 
 
-def run_spread(sweeps: int, images: int) -> None:
+def run_spread(seeds: range, images: int) -> None:
     """Print how often two models whose confidences are spread differently have a significant difference in ECE.
 
     It should be rare where the true errors are equal, and frequent where they are not. A loss of the narrow model
@@ -529,7 +529,7 @@ def run_spread(sweeps: int, images: int) -> None:
     for narrow, narrow_error, wide_error in SPREAD_CASES:
         significant = Count()
         ruled_out = Count()
-        for seed in range(sweeps):
+        for seed in seeds:
             generator = np.random.default_rng([seed, 9])
             tables = {
                 "narrow": uniform_confidences(generator, images, narrow, narrow_error),
@@ -587,11 +587,11 @@ RULE_CASES: dict[str, tuple[dict[str, Truth], Truth, Truth]] = {  # baselines th
 }
 
 
-def run_rule(sweeps: int, images: int) -> None:
+def run_rule(seeds: range, images: int) -> None:
     """Print how often a trial is recommended, by what is true of six trials and the baselines."""
     for title, (changed, first, others) in RULE_CASES.items():
         recommended = Count()
-        for seed in range(sweeps):
+        for seed in seeds:
             truths = baselines_truth(0.003) | changed | {"trial-0000": first}
             for number in range(1, 6):
                 truths[f"trial-{number:04d}"] = others
@@ -599,7 +599,7 @@ def run_rule(sweeps: int, images: int) -> None:
         print(f"| {title} | {recommended} |", flush=True)
 
 
-PARTS: dict[str, Callable[[int, int], None]] = {
+PARTS: dict[str, Callable[[range, int], None]] = {
     "null": run_null,
     "rule": run_rule,
     "lucky": run_lucky,
@@ -615,11 +615,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser("benchmarks.answer", __doc__ or "")
     options.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     options.add_argument("--sweeps", type=int, default=200, help="simulated sweeps of each kind")
+    options.add_argument("--first", type=int, default=0, help="seed of the first simulated sweep of each kind")
     options.add_argument("--images", type=int, default=1000, help="of each of five datasets, in a split")
     args = options.parse_args(argv)
     for part in args.parts or PARTS:
         print(f"\n{part}, {args.sweeps} sweeps, 5 x {args.images} images")
-        PARTS[part](args.sweeps, args.images)
+        PARTS[part](range(args.first, args.first + args.sweeps), args.images)
 
 
 if __name__ == "__main__":
