@@ -188,16 +188,11 @@ def _problems_of_penalty(row: MethodRow) -> Generator[str]:
     model, context = _text_model(load(EMBEDDED))
     features = model.features(context)
     text = torch.stack([features, features.flip(0)]).requires_grad_()
-    copy = text.detach().clone()
     value = penalty(text)
-    if not torch.equal(text, copy):
-        yield "writes to the text features that it is given; it must work on copies"
     if value.shape != text.shape[:1]:
         yield f"values for two prompts have shape {tuple(value.shape)}, must be (2,)"
     if not value.isfinite().all():
         yield "values are not finite"
-    if not torch.equal(value, penalty(text)):
-        yield "the same call gives other bits; a penalty draws no random numbers and keeps nothing in itself"
     if not value.requires_grad:
         yield "has no gradient, so that it would change nothing"
 
