@@ -39,7 +39,6 @@ PARAM_LIMIT = 6000  # MLflow's limit; longer values are cut without notice
 TAG_LIMIT = 5000  # limit of hosted MLflow; the open one allows 8000
 REASON_LIMIT = 500  # a reason is one cell of a table; the whole traceback is an artifact
 NAME_LIMIT = 120  # length of a run's name that is readable in the legend of a chart
-DATASET_VALUES_LIMIT = 36  # metrics of single datasets in a run: enough for the paper's sweeps and three objectives
 FURTHER_METRICS = ("nll", "brier", "aurc")  # shown beside the objectives
 STATUS = {  # MLflow has fewer states; the tag `state` has the exact one
     "waiting": "SCHEDULED",
@@ -300,7 +299,7 @@ def run_name(record: TrialRecord) -> str:
 
 
 def _trial_metrics(info: SweepInfo, record: TrialRecord) -> dict[str, float]:
-    """Return the averages on each split, the costs, and the values of datasets unless there are too many to read.
+    """Return the averages on each split, the costs, and the values of datasets.
 
     An objective on one dataset, such as `ece/dtd`, stands beside the averages.
     """
@@ -322,13 +321,10 @@ def _trial_metrics(info: SweepInfo, record: TrialRecord) -> dict[str, float]:
             value = metric_of(split_result, metric)
             if value is not None:
                 metrics[f"{prefix}{metric}"] = value
-    of_datasets = {}
     for metric in averages:
         for dataset, values in result.datasets.items():
             if metric in values:
-                of_datasets[f"{metric}/{dataset}"] = values[metric]
-    if len(of_datasets) <= DATASET_VALUES_LIMIT:
-        metrics |= of_datasets
+                metrics[f"{metric}/{dataset}"] = values[metric]
     return {safe_name(name): round_metric(value) for name, value in metrics.items()}
 
 

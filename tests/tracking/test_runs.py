@@ -149,15 +149,11 @@ def test_imported_predictions_have_no_duration_and_no_costs():
     assert "duration" in run_of(baseline("theirs", 60.0, 5.0)).metrics
 
 
-def test_metrics_of_eleven_datasets_fit_and_those_of_forty_are_left_out():
+def test_each_dataset_has_its_metrics():
     eleven = [f"dataset {number}" for number in range(11)]
     record = replace(trial(0), results={"val": split_result(datasets=eleven), "test": split_result(datasets=eleven)})
     dataset_metrics = {f"{metric}/{name}" for metric in ("accuracy", "ece") for name in eleven}
     assert dataset_metrics <= set(run_of(record).metrics)
-    record = replace(trial(0), results={"val": split_result(datasets=[f"d{number}" for number in range(40)])})
-    metrics = run_of(record).metrics
-    assert {"accuracy", "ece", "brier"} <= set(metrics)
-    assert not [key for key in metrics if "/d" in key]
 
 
 def test_an_objective_on_one_dataset_is_shown_on_every_split_however_many_datasets_there_are():
@@ -167,7 +163,6 @@ def test_an_objective_on_one_dataset_is_shown_on_every_split_however_many_datase
     metrics = run_of(replace(trial(0), results={"val": val, "final": final}), info).metrics
     assert metrics["ece/d3"] == pytest.approx(val.datasets["d3"]["ece"], rel=1e-5)
     assert metrics["final/ece/d3"] == pytest.approx(final.datasets["d3"]["ece"], rel=1e-5)
-    assert not [key for key in metrics if key.endswith("/d4")]
 
 
 # Tags.
