@@ -154,21 +154,9 @@ class TinyDataset(ABC):
     def picture(self, split: str, index: int, rng: np.random.Generator) -> Picture:
         """Paint a picture of a split."""
 
-    def label(self, split: str, index: int) -> int:
-        """Return the class index of picture `index` of a split."""
-        self._check(split, index)
-        return int(self.labels(split)[index])
-
     def render(self, split: str, index: int) -> NDArray[np.uint8]:
         """Return the pixels (64, 64, 3) of picture `index` of a split."""
-        self._check(split, index)
         return to_pixels(self.picture(split, index, generator("world", self.name, split, index)))
-
-    def _check(self, split: str, index: int) -> None:
-        if split not in SPLITS:
-            raise ValueError(f"{self.name}: split must be one of {SPLITS}, got {split!r}")
-        if not 0 <= index < self.sizes[split]:
-            raise ValueError(f"{self.name}: {split} index must be in 0..{self.sizes[split] - 1}, got {index}")
 
 
 @lru_cache(maxsize=64)

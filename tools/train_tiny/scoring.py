@@ -53,7 +53,7 @@ def zero_shot(model: CLIP, dataset: TinyDataset, split: str = "test", count: int
     tokens = SimpleTokenizer()([CANONICAL.format(name) for name in dataset.classes])
     classifier = F.normalize(model.encode_text(tokens), dim=-1)
     indices = range(min(count, dataset.sizes[split]))
-    labels = np.array([dataset.label(split, index) for index in indices])
+    labels = dataset.labels(split)[indices]
     pictures = np.stack([dataset.render(split, index) for index in indices])
     batches = torch.split(to_unit(pictures), 250)
     features = torch.cat([image_features(model, standardise(resize(batch))) for batch in batches])

@@ -102,11 +102,10 @@ class Embedded(Layout):
 
     def read(self, root: Path, split: str) -> Listing:
         world = TINY_DATASETS[self.name]
-        indices = range(world.sizes[split])
         return Listing(
             classes=world.classes,
-            ids=[f"{index:06d}" for index in indices],
-            labels=[world.label(split, index) for index in indices],
+            ids=[f"{index:06d}" for index in range(world.sizes[split])],
+            labels=world.labels(split).tolist(),
             source=RenderedImages(self.name, split),
         )
 

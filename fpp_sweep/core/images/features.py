@@ -49,7 +49,7 @@ from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MANIFEST, LockHeldError, exclusive_lock, written_whole
 from fpp_sweep.spec.keys import FeatureKey
-from fpp_sweep.spec.progress import LOG_INTERVAL, Bar, time_shares
+from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import StagePrecision
 
 CHUNK = 64  # samples: 4 MB on disk at 64 views of 512 half-precision numbers, and what a killed run loses at most
@@ -255,14 +255,11 @@ class _Filling:
 
     def run(self) -> None:
         """Collect the requested chunks."""
-        began = perf_counter()
         missing = [number for number in self.names if not self._take_cached(number)]
         for wait in (False, True):  # first the chunks that no other process computes
             missing = [number for number in missing if number not in self.chunks]
             if missing:
                 self._compute_missing(missing, wait=wait)
-        if perf_counter() - began > LOG_INTERVAL and self.seconds:
-            self.progress.note(f"image features: time went to {time_shares(self.seconds)}")
 
     def cost(self) -> dict[str, float]:
         """Return images and seconds by stage of what was computed; empty if all was cached."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import inspect
 import json
 import logging
@@ -316,11 +315,8 @@ def _reason(error: Exception, spec: ModelSpec) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Run open_clip and its hub client without progress bars, warnings and log lines."""
-    hub: Any = importlib.import_module("huggingface_hub.utils")  # a dependency of open_clip
-    bars_enabled = not hub.are_progress_bars_disabled()
+    """Run open_clip without warnings and log lines."""
     log_level = logging.root.manager.disable
-    hub.disable_progress_bars()
     logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
@@ -328,8 +324,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(log_level)
-        if bars_enabled:
-            hub.enable_progress_bars()
 
 
 # --- from open_clip's model to ours

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -90,7 +91,8 @@ def require_supported(name: str, settings: Mapping[str, Any]) -> None:
 
 
 def import_open_clip() -> Any:
-    """Return open_clip, which takes ten seconds to import."""
+    """Return open_clip, which takes ten seconds to import; its hub client draws no bars of progress in a worker."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     return importlib.import_module("open_clip")
 
 
