@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metric_of, values_of
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.records.state import SweepProgress, progress_of
 from fpp_sweep.records.texts import format_metric, format_values
 from fpp_sweep.report.formatting import labelled_lines
@@ -270,4 +270,5 @@ def split_line(record: TrialRecord, split: str, objectives: Sequence[Objective])
         value = metric_of(record.results[split], objective.metric)
         if value is not None:
             values.append(f"{objective.metric} {format_metric(objective.metric, value)}")
-    return escaped(f"{record.name}  on {split}: {', '.join(values)}")
+    where = "in the final stage" if split == FINAL else f"on {split}"
+    return escaped(f"{record.name}  {where}: {', '.join(values)}")

@@ -209,6 +209,8 @@ def test_a_trials_line_has_values_time_and_whether_it_joins_the_front():
 def test_a_line_about_another_split_has_the_objectives_or_the_reason():
     tested = trial(1, 70, 5, test=True)
     assert split_line(tested, "test", GOALS) == "trial-0001  on test: accuracy 69.30, ece 5.00"
+    final = replace(tested, results={"final": split_result(70, 5)})
+    assert split_line(final, "final", GOALS) == "trial-0001  in the final stage: accuracy 70.00, ece 5.00"
     partial = replace(tested, results={"test": replace(split_result(70, 5), average={"accuracy": 70.0})})
     assert split_line(partial, "test", GOALS) == "trial-0001  on test: accuracy 70.00"
     assert split_line(tested, "test", (ACCURACY, SECONDS)).endswith("accuracy 69.30, seconds 45.0")
