@@ -48,7 +48,6 @@ def front_table(
     splits = splits_of(info, front.compared)
     searched = values_by_setting(front.members) if settings else {}
     has_support = statistics is not None and bool(statistics.support)
-    has_drift = any(record.drift for record in front.compared)
     rows: list[Row] = []
     for record in front.compared:
         cells = [Cell(record.label, mark=released_mark(record))]
@@ -57,12 +56,9 @@ def front_table(
                 cells.append(metric_cell(record, split, metric, statistics))
         if statistics is not None and has_support:
             cells.append(Cell(statistics.support.get(record.name, "")))
-        cells.append(Cell(remarks(front, record)))
-        if has_drift:
-            cells.append(Cell(drift_text(record)))
-        cells += setting_cells(record, searched)
+        cells += [Cell(remarks(front, record)), *setting_cells(record, searched)]
         rows.append(_row(front, record, cells, rows))
-    columns = _columns(metrics, splits, searched, has_support=has_support, has_drift=has_drift)
+    columns = _columns(metrics, splits, searched, has_support=has_support)
     return Table(title=title, columns=columns, rows=rows, notes=released_notes(front.compared))
 
 
@@ -74,12 +70,7 @@ def front_heading(front: Front) -> str:
 
 
 def _columns(
-    metrics: Sequence[str],
-    splits: Sequence[str],
-    searched: Mapping[str, Sequence[Any]],
-    *,
-    has_support: bool,
-    has_drift: bool,
+    metrics: Sequence[str], splits: Sequence[str], searched: Mapping[str, Sequence[Any]], *, has_support: bool
 ) -> list[Column]:
     columns = [Column("trial", is_text=True)]
     for split in splits:
@@ -87,8 +78,6 @@ def _columns(
     if has_support:
         columns.append(Column("support", is_text=True))
     columns.append(Column("remarks", is_text=True))
-    if has_drift:
-        columns.append(Column("drift", is_optional=True))
     for key, values in searched.items():
         # None: a condition of the space leaves the setting out
         has_text = any(value is not None and not is_number(value) for value in values)
@@ -116,8 +105,6 @@ def dataset_table(front: Front, statistics: SweepStatistics | None, split: str) 
         for metric in shown:
             cells.append(metric_cell(record, split, metric, statistics))
         rows.append(_row(front, record, cells, rows))
-    if not shown:
-        return Table(title=f"{split} split", columns=columns)
     return Table(title=f"{split} split", columns=columns, rows=rows, notes=released_notes(records))
 
 

@@ -182,7 +182,7 @@ def test_the_table_by_dataset_has_a_group_for_each_dataset_that_any_record_has()
         "trial-0001": ("70.50", "71.50", "6.10"), "trial-0000": ("70.00", "", ""), ZERO_SHOT: ("66.00", "", "")
     }  # fmt: skip
     empty = dataset_table(front, None, "final")
-    assert (empty.title, len(empty.columns), empty.rows) == ("final split", 1, ())
+    assert (empty.title, len(empty.columns), empty.rows) == ("final split", 1, [])
 
 
 def test_the_table_by_dataset_has_accuracy_and_the_metrics_of_the_objectives():
