@@ -107,7 +107,7 @@ class MetricParts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PosthocRow:
-    """A map of calibration after the fact, `work.posthoc`; statistics/posthoc_maps.py computes it."""
+    """A map of calibration after the fact, `work.posthoc`; statistics/posthoc.py computes it."""
 
     name: str
     title: str
@@ -116,7 +116,7 @@ class PosthocRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformalRow:
-    """Conformal sets, made of all probabilities of a trial's predictions; statistics/conformal.py computes them."""
+    """Conformal sets, made of all probabilities of a trial's predictions; statistics/posthoc.py computes them."""
 
     form: ConformalForm  # the score of a class
     percent: int  # share of images whose label is meant to be in the set

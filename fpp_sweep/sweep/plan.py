@@ -14,7 +14,7 @@ from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import TrialConfig, require_prompt, require_templates
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
-from fpp_sweep.statistics.posthoc_maps import CONFORMAL_SETS, require_images
+from fpp_sweep.statistics.posthoc import CONFORMAL_SETS, require_images
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.worker_pool import (
     metrics_of_space,

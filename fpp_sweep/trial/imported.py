@@ -20,7 +20,7 @@ from pyarrow import compute
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.spec.errors import InputError, message_in_one_line, unknown
-from fpp_sweep.statistics.posthoc_maps import Numbers, softmax
+from fpp_sweep.statistics.posthoc import Numbers, softmax
 from fpp_sweep.trial.artifacts import read_columns
 
 Kind = Literal["logits", "probabilities"]

@@ -18,19 +18,22 @@ from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.specs import DatasetSeed
-from fpp_sweep.statistics.conformal import COVERED, class_scores, fit_threshold, scores_of_labels
-from fpp_sweep.statistics.posthoc_maps import (
+from fpp_sweep.statistics.posthoc import (
     CONFORMAL_SETS,
+    COVERED,
     FOLDS,
     Integers,
     LabelledLogits,
     Numbers,
     TemperatureFit,
+    class_scores,
     fit_isotonic,
     fit_temperature,
+    fit_threshold,
     recalibrated,
     require_fittable,
     require_images,
+    scores_of_labels,
     softmax,
     with_isotonic,
     with_temperature,

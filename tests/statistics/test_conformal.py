@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fpp_sweep.statistics.conformal import class_scores, fit_threshold, scores_of_labels
+from fpp_sweep.statistics.posthoc import class_scores, fit_threshold, scores_of_labels
 
 FORMS = ("lac", "aps")
 

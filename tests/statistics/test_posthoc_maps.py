@@ -6,7 +6,7 @@ from scipy.optimize import brentq
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.posthoc_maps import (
+from fpp_sweep.statistics.posthoc import (
     ALL_RIGHT,
     NO_SIGNAL,
     IsotonicFit,

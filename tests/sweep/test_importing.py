@@ -20,7 +20,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.statistics.paired import corrected_differences
-from fpp_sweep.statistics.posthoc_maps import softmax
+from fpp_sweep.statistics.posthoc import softmax
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.imported import read_rows
 from fpp_sweep.trial.trial import DatasetResult, summarize, with_maps

@@ -10,9 +10,8 @@ from fpp_sweep.records.records import TrialRecord, measured_value
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.conformal import COVERED, class_scores, fit_threshold, scores_of_labels
 from fpp_sweep.statistics.paired import metric_interval
-from fpp_sweep.statistics.posthoc_maps import FOLDS, softmax
+from fpp_sweep.statistics.posthoc import COVERED, FOLDS, class_scores, fit_threshold, scores_of_labels, softmax
 from fpp_sweep.trial.artifacts import prediction_files, read_predictions, write_artifacts
 from fpp_sweep.trial.posthoc import folds_of, with_conformal_sets
 from fpp_sweep.trial.trial import run_trial

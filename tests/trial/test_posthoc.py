@@ -13,7 +13,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.paired import Interval, metric_interval
-from fpp_sweep.statistics.posthoc_maps import (
+from fpp_sweep.statistics.posthoc import (
     ALL_RIGHT,
     FOLDS,
     LabelledLogits,
