@@ -49,7 +49,6 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
     """Compute a sweep's statistics from the records and the block statistics in its folder."""
     front = front_of(info, records)
     metrics = resampled_metrics(metrics_shown(info))
-    notes: list[str] = []
     samples = {}
     names_of_compared = {record.name for record in front.compared}
     behind = [record for record in front.nearest(MAX_COMPARED) if record.name not in names_of_compared]
@@ -57,15 +56,11 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
         compared = front.compared
         if split == info.search_split:  # all trials have results; support needs those behind the front, too
             compared = [*front.compared, *behind]
-        measurements = measure(folder, compared, split, metrics)
-        notes.extend(measurements.notes)
-        samples[split] = measurements.samples
-    return statistics_of_samples(info, front, samples, notes)
+        samples[split] = measure(folder, compared, split, metrics)
+    return statistics_of_samples(info, front, samples)
 
 
-def statistics_of_samples(
-    info: SweepInfo, front: Front, samples: Mapping[str, SplitSamples], notes: Sequence[str] = ()
-) -> SweepStatistics:
+def statistics_of_samples(info: SweepInfo, front: Front, samples: Mapping[str, SplitSamples]) -> SweepStatistics:
     """Compute the statistics of a front from its records' samples by split, such as samples on shared images only."""
     metrics = resampled_metrics(metrics_shown(info))
     finalists = [trial.name for trial in front.trials if FINAL in trial.results]
@@ -82,7 +77,7 @@ def statistics_of_samples(
         support=_support(info, front, splits),
         answer=answer,
         next_step=next_step(info, front, answer),
-        notes=notes,
+        notes=[note for of_split in samples.values() for note in of_split.notes],
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
@@ -18,14 +17,6 @@ from fpp_sweep.statistics.paired import SplitStatistics
 BLOCK_STATS_FILE = "block_stats.npz"
 
 ImagesKey = tuple[tuple[str, bytes], ...]  # digest of the images, by dataset
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Measurements:
-    """Resampled metrics of a split's records, and what was wrong with files that were left out."""
-
-    samples: SplitSamples
-    notes: Sequence[str] = field(default_factory=tuple)
 
 
 def resampled_metrics(metrics: Sequence[str]) -> list[str]:
@@ -79,7 +70,7 @@ def is_deterministic(record: TrialRecord, seeds: Collection[int]) -> bool:
     return not record.has_fpp_prompt and not draws_order(config.get("method"), config.get("adapt.order"))
 
 
-def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, metrics: Sequence[str]) -> Measurements:
+def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, metrics: Sequence[str]) -> SplitSamples:
     """Resample the metrics of records on a split: of the largest group of records with the same images.
 
     Of groups of equal size the one with more images counts.
@@ -102,13 +93,13 @@ def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, met
             samples = sample_record(record.name, tables, split, averages, deterministic=deterministic)
             groups.setdefault(key, []).append(samples)
     if not groups:
-        return Measurements(SplitSamples(split), notes)
+        return SplitSamples(split, notes=notes)
     largest = max(groups, key=lambda key: (len(groups[key]), sum(images[key].values())))
     others = [samples.name for key, group in groups.items() if key != largest for samples in group]
     if others:
         notes.append(f"split {split}: no intervals of {', '.join(others)}, measured on other images than most records")
     by_name = {samples.name: samples for samples in groups[largest]}
-    return Measurements(SplitSamples(split, images[largest], by_name, dict(largest)), notes)
+    return SplitSamples(split, images[largest], by_name, dict(largest), notes)
 
 
 def tables_of(folder: SweepFolder, record: TrialRecord, split: str, maps: Sequence[str]) -> dict[str, StatsBySeed]:

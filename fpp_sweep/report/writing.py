@@ -222,7 +222,7 @@ def write_results(folder: SweepFolder) -> Path:
     metrics: dict[str, None] = {}
     for record in records:
         metrics |= dict.fromkeys(record.results[info.search_split].average)
-    samples = measure(folder, records, info.search_split, list(metrics)).samples
+    samples = measure(folder, records, info.search_split, list(metrics))
     trials = []
     for record in records:
         trials.append(_result_document(folder, record, info.search_split, samples))

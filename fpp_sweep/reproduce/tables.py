@@ -272,16 +272,16 @@ def table_of(
     records, failed = _records_of(experiment, folder, space, checkpoints)
     distinct = {record.name: record for record in records.values()}
     metrics = resampled_metrics([column.metric for column in experiment.columns])
-    measurements = measure(folder, list(distinct.values()), SPLIT, metrics)
+    measured = measure(folder, list(distinct.values()), SPLIT, metrics)
     scopes = scopes_of(experiment, info.datasets)
-    samples = {scope: average_over(measurements.samples, datasets) for scope, datasets in scopes.items()}
+    samples = {scope: average_over(measured, datasets) for scope, datasets in scopes.items()}
     return ResultTable(
         experiment=experiment,
         sweep=folder,
         info=info,
         scopes=scopes,
         cells=list(_cells_of(experiment, info.model, space.work.limit, scopes, records, samples)),
-        run_notes=(*run_notes, *_settings_sentences(experiment, info, space), *measurements.notes),
+        run_notes=(*run_notes, *_settings_sentences(experiment, info, space), *measured.notes),
         samples=samples,
         failed=failed,
         records=records,

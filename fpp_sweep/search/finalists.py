@@ -177,7 +177,7 @@ def chances_on(
 ) -> dict[str, tuple[float, float]]:
     """Return the chance of a recommendation by trial, from their results on a split: see `chances`."""
     metrics, _ = split_by_testable(front.objectives)
-    samples = measure(folder, [*front.baselines, *trials], split, metrics).samples
+    samples = measure(folder, [*front.baselines, *trials], split, metrics)
     return chances(samples, trials, front.baselines, metrics, folder.info().margins)
 
 

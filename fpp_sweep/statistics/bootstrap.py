@@ -104,6 +104,7 @@ class SplitSamples:
     images: Mapping[str, int] = field(default_factory=dict)  # by dataset
     records: Mapping[str, RecordSamples] = field(default_factory=dict)
     digests: Mapping[str, bytes] = field(default_factory=dict)  # by dataset; they identify the images
+    notes: Sequence[str] = ()  # on records that were left out
 
     def metric(self, name: str, metric: str) -> MetricSamples | None:
         if name not in self.records:

@@ -28,8 +28,8 @@ def test_records_are_measured_on_the_images_of_most_records(tmp_path, images_by_
     for name, limit in images_by_trial.items():
         folder = write_measured_sweep(tmp_path / "sweep", world, {name: (0.7, 0.1)}, limit=limit)
     measurements = measure(folder, folder.trials(), "val", ["accuracy"])
-    assert list(measurements.samples.records) == measured
-    assert measurements.samples.images == {"digits": images, "scenes": images}
+    assert list(measurements.records) == measured
+    assert measurements.images == {"digits": images, "scenes": images}
     assert measurements.notes == ["split val: no intervals of trial-0002, measured on other images than most records"]
 
 
@@ -56,11 +56,11 @@ def test_statistics_after_a_map_are_of_the_same_datasets_and_seeds(tmp_path):
     file = folder.artifacts("trial-0002") / "val" / block_stats_file("isotonic")
     file.write_bytes(to_bytes(table))
     measured = measure(folder, folder.trials(), "val", ["accuracy", "ece@isotonic"])
-    assert {"accuracy", "ece@isotonic"} <= set(measured.samples.records["trial-0002"].metrics)
+    assert {"accuracy", "ece@isotonic"} <= set(measured.records["trial-0002"].metrics)
     del table["digits", 1]
     file.write_bytes(to_bytes(table))
     measured = measure(folder, folder.trials(), "val", ["accuracy", "ece@isotonic"])
-    assert measured.samples.records == {}
+    assert measured.records == {}
     assert measured.notes == [
         "trial-0002: block statistics of split val are ignored: block_stats@isotonic.npz is of other images than "
         "block_stats.npz"
@@ -79,7 +79,7 @@ def test_a_record_whose_seeds_have_different_images_is_ignored_with_a_note(tmp_p
         table["digits", 1] = replace(stats, digests=np.append(stats.digests[:-1], stats.digests[-1] ^ 1))
     write_block_stats(folder, "trial-0002", "val", table)
     measured = measure(folder, folder.trials(), "val", ["accuracy"])
-    assert set(measured.samples.records) == {"trial-0003"}
+    assert set(measured.records) == {"trial-0003"}
     assert measured.notes == ["trial-0002: block statistics of split val are ignored: its seeds have different images"]
 
 

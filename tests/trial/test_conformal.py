@@ -100,7 +100,7 @@ def test_the_sets_of_every_image_are_in_the_predictions_file(measured):
 
 def test_sizes_have_no_interval_and_a_reason_for_it(measured):
     folder, record, _ = measured
-    samples = measure(folder, [record], "test", ["ece", "lac_90_size"]).samples
+    samples = measure(folder, [record], "test", ["ece", "lac_90_size"])
     reason = metric_interval(samples, "trial-0000", "lac_90_size")
     assert reason.startswith("no interval: lac_90_size cannot be computed from block statistics")
 

@@ -171,7 +171,7 @@ def test_the_fits_and_the_block_statistics_of_every_map_are_files(measured):
     fits = json.loads((folder.artifacts("trial-0000") / "test/posthoc.json").read_text())
     assert {fit["posthoc"] for fit in fits} == {name for name in MAPS if "temp" in name}
     assert {fit["images"] for fit in fits} == {IMAGES}
-    samples = measure(folder, [record], "test", ["ece", "ece@temperature_val", "nll@isotonic"]).samples
+    samples = measure(folder, [record], "test", ["ece", "ece@temperature_val", "nll@isotonic"])
     for metric in ("nll@isotonic", "nll@isotonic/digits"):
         interval = metric_interval(samples, "trial-0000", metric)
         assert isinstance(interval, Interval), interval
