@@ -103,8 +103,7 @@ def is_in_percent(metric: str) -> bool:
 
 def main_reference(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
     """Return the baseline that costs nothing, or stands for it: see `reference_label`."""
-    by_label = {baseline.label: baseline for baseline in baselines}
-    return by_label.get(reference_label(by_label))
+    return min(baselines, key=lambda baseline: usual_order(baseline.label), default=None)
 
 
 def reference_label(labels: Iterable[str]) -> str:
@@ -113,11 +112,7 @@ def reference_label(labels: Iterable[str]) -> str:
     >>> reference_label(["ctpt", "tpt", "zero_shot"]), reference_label(["otpt", "ctpt"]), reference_label([])
     ('zero_shot', 'ctpt', '')
     """
-    ordered = sorted(labels, key=usual_order)
-    for label in (catalogue.ZERO_SHOT, catalogue.TPT, *ordered):
-        if label in ordered:
-            return label
-    return ""
+    return min(labels, key=usual_order, default="")
 
 
 def references_of(record: TrialRecord, baselines: Sequence[TrialRecord]) -> list[TrialRecord]:
