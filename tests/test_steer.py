@@ -73,7 +73,7 @@ def test_a_point_whose_settings_exclude_each_other_is_refused_without_an_index(f
     folder.write_info(replace(folder.info(), space=space_of({"params": params}, "made").plain()))
     with pytest.raises(InputError) as refused:
         main([str(folder.path), "add", f"method={TPT}", "adapt.penalty_weight=5"])
-    assert str(refused.value) == f"adapt.penalty_weight does not exist where method is {TPT}"
+    assert str(refused.value) == f"adapt.penalty_weight exists only where method is {OTPT}; give that as well"
 
 
 def test_a_command_is_stored_and_the_reply_says_when_it_applies(folder, capsys):

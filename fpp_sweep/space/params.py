@@ -257,33 +257,20 @@ def check_points(points: Any, params: Sequence[Param], start: TrialConfig) -> tu
 
 
 def check_point(values: Any, params: Sequence[Param], start: TrialConfig) -> dict[str, Any]:
-    """Return a point, which is values of some parameters, checked against ranges, choices and conditions.
-
-    A parent that is left out gets its value if the point's parameters exist for one value only.
-    """
+    """Return a point, which is values of some parameters, checked against ranges, choices and conditions."""
     by_key = {param.key: param for param in params}
     point = {}
     for key, value in as_mapping(values).items():
         with at_key(key):
             point[key] = _check_value(key, value, by_key)
     require(point, "is empty; give a value of a parameter")
-    for param in reversed(params):  # children first: the parents that they add have parents, too
-        if param.key in point:
-            _add_parents(param, point)
+    for key in point:
+        for parent, allowed in by_key[key].when.items():
+            choices = " or ".join(value_text(value) for value in allowed)
+            fits = parent in point and point[parent] in allowed
+            require(fits, f"{key} exists only where {parent} is {choices}; give that as well")
     start.replace(point)
     return point
-
-
-def _add_parents(child: Param, point: dict[str, Any]) -> None:
-    """Add the parents of a parameter to a point; raise InputError if a trial with the point may lack the parameter."""
-    for parent, allowed in child.when.items():
-        if parent not in point:
-            choices = " or ".join(value_text(value) for value in allowed)
-            problem = f"{child.key} exists only where {parent} is {choices}; give {parent} as well"
-            require(len(allowed) == 1, problem)
-            point[parent] = allowed[0]
-        problem = f"{child.key} does not exist where {parent} is {value_text(point[parent])}"
-        require(point[parent] in allowed, problem)
 
 
 def _check_value(key: str, value: Any, params: Mapping[str, Param]) -> Any:

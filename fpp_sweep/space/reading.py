@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fpp_sweep.space.objectives import MAX_NAME
 from fpp_sweep.space.params import PARAM_KEYS, check_settings
 from fpp_sweep.space.space import Space
@@ -198,7 +196,7 @@ def list_shipped_spaces(width: int) -> str:
     """Return a line for each shipped space with its question, wrapped to a number of columns."""
     lines = []
     for name, path in shipped_spaces().items():
-        question = yaml.safe_load(path.read_text(encoding="utf-8"))["question"]
+        question = read(path, "search space").value["question"]
         indent = " " * NAME_COLUMNS
         lines.append(textwrap.fill(question, width, initial_indent=f"{name:<{NAME_COLUMNS}}", subsequent_indent=indent))
     return "\n".join(lines)

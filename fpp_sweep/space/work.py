@@ -159,9 +159,6 @@ def _check_posthoc(value: str, row: catalogue.MetricRow) -> None:
     """Check a metric that is measured after a post-hoc map, such as `ece@temperature_val`."""
     posthoc = catalogue.parts_of(value).posthoc
     require(posthoc, f"a post-hoc map is missing after '@' ({shown(value)})")
-    is_of_sets = any(column in catalogue.CONFORMAL for column in row.columns)
-    problem = f"conformal sets are made of a method's own probabilities; write {row.name} ({shown(value)})"
-    require(not is_of_sets, problem)
     is_changed = row.of_dataset and not row.columns and row.name not in catalogue.ACCURACIES
     require(is_changed, f"no post-hoc map changes {row.name}; write {row.name} ({shown(value)})")
     is_bound = catalogue.POSTHOC[posthoc].fitted_on == "the measured labels"

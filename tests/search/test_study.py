@@ -141,15 +141,6 @@ def test_optuna_gets_the_ranges_of_the_space():
     }
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_a_setting_of_a_point_is_tried_although_its_parent_is_left_out(sampler):
-    points = "".join(f"  - {{adapt.penalty_weight: {weight}}}\n" for weight in range(11, 19))
-    space = space_of(SPACE.replace("points: [{", f"points:\n{points}  - {{").replace("ctpt}]\n", "ctpt}\n"), sampler)
-    suggestions = run_undisturbed(space, 8)
-    tried = [(values["method"], values["adapt.penalty_weight"]) for _, _, values in suggestions]
-    assert tried == [(CTPT, weight) for weight in range(11, 19)]
-
-
 def count_samples_with_ctpt(sampler, good, *, by_constraint):
     """Count samples with C-TPT if the good method has better values, or if only the good method is feasible."""
     study = open_study(space_of(FEW, sampler))
