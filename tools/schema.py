@@ -8,7 +8,6 @@ from typing import Any
 
 from fpp_sweep.cli import parser, run
 from fpp_sweep.space.objectives import MAX_OBJECTIVES, Constraint, Objective
-from fpp_sweep.space.params import range_kind
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Finalists, Search, Work
 from fpp_sweep.spec import catalogue
@@ -20,8 +19,8 @@ Schema = dict[str, Any]
 INDENTED_LEVELS = 4  # number of levels that are written on several lines if they are longer than WIDTH
 WIDTH = 110
 NUMBERS: Mapping[str, Schema] = {  # forms in which numbers may be written; x0.1 is relative to the setting's default
-    "float": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^x[0-9.eE+-]+$"}]},
-    "int": {"type": "integer"},
+    "number": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^x[0-9.eE+-]+$"}]},
+    "integer": {"type": "integer"},
 }
 
 
@@ -81,8 +80,8 @@ def _setting(setting: Setting) -> Schema:
     if setting.key == "method":
         return {"enum": list(catalogue.METHODS)}
     schemas: Mapping[str, Schema] = {
-        "number": _ref("float"),
-        "integer": _ref("int"),
+        "number": _ref("number"),
+        "integer": _ref("integer"),
         "switch": {"anyOf": [{"type": "boolean"}, {"enum": ["on", "off"]}]},
         "choice": {"enum": list(setting.choices)},
         "text": {"type": "string"},
@@ -96,8 +95,8 @@ def _param_forms(key: str) -> list[Schema]:
     """Return how a parameter may be written: a list of choices, a mapping with choices, or a range."""
     choices = _object({"choices": _ref(f"{key}.list"), "when": _ref("values")}, required=["choices"])
     forms = [_ref(f"{key}.list"), choices]
-    kind = range_kind(key)
-    if kind != "choice":
+    kind = settings()[key].kind
+    if kind in NUMBERS:
         forms.append(_ref(f"{kind}.range"))
     return forms
 

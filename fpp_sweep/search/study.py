@@ -233,6 +233,6 @@ def suggest(trial: BaseTrial, param: Param) -> Any:
     if param.kind == "choice":
         return trial.suggest_categorical(param.key, list(param.choices))
     low, high = param.bounds
-    if param.kind == "int":
+    if param.kind == "integer":
         return trial.suggest_int(param.key, int(low), int(high), log=param.log)
     return trial.suggest_float(param.key, low, high, log=param.log)

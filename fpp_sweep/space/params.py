@@ -6,12 +6,12 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, SkipValidation
 
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import TrialConfig, setting, settings
+from fpp_sweep.spec.config import Kind, TrialConfig, setting, settings
 from fpp_sweep.spec.validation import (
     LARGEST,
     Several,
@@ -30,7 +30,7 @@ from fpp_sweep.spec.validation import (
     value_text,
 )
 
-ParamKind = Literal["float", "int", "choice"]
+RANGES = ("number", "integer")  # kinds of settings that have ranges
 Block = Mapping[str, tuple[Any, ...]]
 
 MAX_POINTS = 2_000  # all are checked when the space is read, which takes a second for this number
@@ -84,16 +84,6 @@ def check_settings(values: Any, start: TrialConfig) -> dict[str, Any]:
     return checked
 
 
-def range_kind(key: str) -> ParamKind:
-    """Return the kind of a range of a setting; `choice` if the setting has no range."""
-    kind = setting(key).kind
-    if kind == "number":
-        return "float"
-    if kind == "integer":
-        return "int"
-    return "choice"
-
-
 # ------------------------------------------------------------ parameters
 
 
@@ -125,7 +115,7 @@ class Param:
             set_field(self, "choices", check_choices(self.key, self.choices))
 
     def _check_range(self) -> None:
-        require(range_kind(self.key) != "choice", "has no range; give choices")
+        require(setting(self.key).kind in RANGES, "has no range; give choices")
         for name in ("low", "high"):
             value = getattr(self, name)
             require(value is not None, f"needs {name}, or choices")
@@ -139,10 +129,10 @@ class Param:
             require(low > 0, f"must be > 0 if log is true ({low:g})", "low")
 
     @property
-    def kind(self) -> ParamKind:
+    def kind(self) -> Kind:
         if self.choices:
             return "choice"
-        return range_kind(self.key)
+        return setting(self.key).kind
 
     @property
     def bounds(self) -> tuple[float | int, float | int]:
@@ -235,7 +225,7 @@ def check_params(params: Sequence[Param], base: Mapping[str, Any]) -> None:
 
 
 def _check_condition(parent: Param, values: Sequence[Any]) -> None:
-    is_range = parent.kind == "float"
+    is_range = parent.kind == "number"
     require(not is_range, f"{parent.key} is a range of real numbers, so no value ever recurs; give it choices")
     for value in values:
         problem = parent.problem(value)
