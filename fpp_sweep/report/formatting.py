@@ -31,7 +31,7 @@ def format_difference(metric: str, difference: Difference) -> str:
     """Return a difference without its estimated bias: the centre of its interval, with its sign and decimals.
 
     >>> from fpp_sweep.statistics.paired import Difference
-    >>> numbers = {"value": -1.91, "standard_error": 0.4, "degrees_of_freedom": 60, "p_value": 0.001}
+    >>> numbers = {"value": -1.91, "standard_error": 0.4, "degrees_of_freedom": 60}
     >>> format_difference("ece", Difference(first="a", second="b", metric="ece", **numbers))
     '-1.9'
     """
@@ -42,7 +42,7 @@ def format_bounds(metric: str, difference: Difference) -> str:
     """Return the ends of a difference's interval, with their signs.
 
     >>> from fpp_sweep.statistics.paired import Difference
-    >>> numbers = {"value": -1.91, "standard_error": 0.4, "degrees_of_freedom": 60, "p_value": 0.001}
+    >>> numbers = {"value": -1.91, "standard_error": 0.4, "degrees_of_freedom": 60}
     >>> format_bounds("ece", Difference(first="a", second="b", metric="ece", **numbers))
     '[-2.7, -1.1]'
     """
