@@ -24,15 +24,7 @@ def front(points: Sequence[Values], goals: Sequence[Goal]) -> list[int]:
     >>> front([(70.0, 4.0), (71.0, 5.0), (69.0, 4.5), (70.0, 4.0)], ["max", "min"])
     [0, 1, 3]
     """
-    # rounding errors must not decide which of two points is better
-    minimized = [tuple(without_rounding_error(value) for value in _minimize(point, goals)) for point in points]
-    members: list[int] = []
-    for index in sorted(range(len(points)), key=minimized.__getitem__):
-        _, y, z = point = minimized[index]
-        rivals = [minimized[member] for member in members]  # no point that follows is better in the first coordinate
-        if not any(rival[1] <= y and rival[2] <= z and rival != point for rival in rivals):
-            members.append(index)
-    return sorted(members)
+    return layers(points, goals)[0] if points else []
 
 
 def layers(points: Sequence[Values], goals: Sequence[Goal]) -> list[list[int]]:
@@ -41,13 +33,20 @@ def layers(points: Sequence[Values], goals: Sequence[Goal]) -> list[list[int]]:
     >>> layers([(70.0, 4.0), (71.0, 5.0), (69.0, 4.5), (70.0, 4.0)], ["max", "min"])
     [[0, 1, 3], [2]]
     """
-    found = []
-    remaining = list(range(len(points)))
+    # rounding errors must not decide which of two points is better
+    minimized = [tuple(without_rounding_error(value) for value in _minimize(point, goals)) for point in points]
+    found: list[list[int]] = []
+    remaining = sorted(range(len(points)), key=minimized.__getitem__)
     while remaining:
-        members = front([points[index] for index in remaining], goals)
-        found.append([remaining[member] for member in members])
-        members_so_far = set(found[-1])
-        remaining = [index for index in remaining if index not in members_so_far]
+        members: list[int] = []
+        dominated: list[int] = []
+        for index in remaining:
+            _, y, z = point = minimized[index]
+            rivals = (minimized[member] for member in members)  # no later point is better in the first coordinate
+            is_dominated = any(rival[1] <= y and rival[2] <= z and rival != point for rival in rivals)
+            (dominated if is_dominated else members).append(index)
+        found.append(sorted(members))
+        remaining = dominated
     return found
 
 
