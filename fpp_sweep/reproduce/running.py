@@ -57,15 +57,8 @@ class Reproduction:
             raise InputError(f"{file}: not readable ({error}); delete the file, and a new one is written") from error
 
     def running_order(self) -> list[str]:
-        """Return the names of the sweeps in the order in which they run.
-
-        Experiments whose predictions have more columns come first, since others can use their results. Experiments that
-        compare times come last.
-        """
-        return sorted(self.selection.experiments, key=self._rank)
-
-    def _rank(self, name: str) -> tuple[bool, int]:
-        return self.selection.experiments[name].alone, -len(self.selection.spaces[name].work.columns)
+        """Return the names of the sweeps in the order in which they run; experiments that compare times come last."""
+        return sorted(self.selection.experiments, key=lambda name: self.selection.experiments[name].alone)
 
 
 def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[str, ResultTable]]:

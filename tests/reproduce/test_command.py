@@ -116,12 +116,9 @@ def test_tables_share_results_and_a_changed_setting_is_refused(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     whole = tmp_path / "reproductions" / "tiny"
-    # flatness has more columns, so it runs first: the results that main shares with it are cached
     cached = {name: SweepFolder(whole / name).info().work.cached for name in ("main", "flatness")}
-    assert cached["flatness"] == 0
-    # with two seeds: five rows and FPP's pretraining, of which flatness has O-TPT's, FPP's and that
-    assert cached["main"] >= 2 * 3
-    assert len(list((whole / "tasks").rglob("*.task"))) == 2 * 6
+    assert cached["main"] == 0
+    assert cached["flatness"] >= 2  # FPP's pretraining with two seeds; predictions of flatness have another column
     cells = list(csv.DictReader((whole / "main" / "report" / "table.csv").read_text().splitlines()))
     assert {row["model"] for row in cells} == {"tiny"}
     assert all(row["ours"] for row in cells if row["dataset"] == "scenes")
