@@ -24,6 +24,7 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import (
     ENDED,
     FINAL,
+    STOPPED_BY_STEER,
     TrialRecord,
     baseline_name,
     impossible_record,
@@ -202,10 +203,9 @@ class SweepSearcher(Searcher):
         for index, command in unanswered(self._folder.commands(), info.answers):
             if self.next_question is not None:
                 return
-            if command.kind == "stop":  # the trial obeys in its own process, as soon as it runs
-                record = self._records.get(command.words[0])
-                if record is None or record.state in ENDED:
-                    answer = "no such trial" if record is None else record.state
+            if command.kind == "stop":
+                answer = self._stop(command.words[0])
+                if answer:
                     self._record.update(answers=with_answer(self._record.info.answers, index, answer))
                 continue
             try:
@@ -226,6 +226,22 @@ class SweepSearcher(Searcher):
         self._final_jobs.reset(space)
         self.why_stopped = None
         self._begin_study()
+
+    def _stop(self, name: str) -> str:
+        """Stop a trial that waits, or that this driver does not run; a running one obeys in its own process."""
+        record = self._records.get(name)
+        if record is None:
+            return "no such trial"
+        if record.state in ENDED:
+            return record.state
+        if name in {running.job.name for running in self._running.values()}:
+            return ""
+        self._waiting_jobs = [job for job in self._waiting_jobs if job.name != name]
+        self._unfinished = [number for number in self._unfinished if number != record.number]
+        record = ended_early(record, self.search.split, "stopped", STOPPED_BY_STEER)
+        self._write(record)
+        self._end(record, self.search.split)
+        return "stopped"
 
     # ------------------------------------------------------------ calls of Tune
 

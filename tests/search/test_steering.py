@@ -132,14 +132,20 @@ def test_a_command_that_was_read_before_does_not_stop_a_later_run_of_the_trial(t
     run(2)
 
 
-@pytest.mark.parametrize("is_resumed", [False, True], ids=["running", "waiting for the next driver"])
-def test_a_trial_is_stopped_in_its_own_process_before_its_next_task(tmp_path, is_resumed):
+def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_starts(tmp_path):
+    sweep = Steered(tmp_path / "sweep")
+    sweep.run_next_job(), sweep.run_next_job()
+    job, _ = sweep.ask()
+    sweep.folder.send_command("stop", [job["name"]])
+    assert sweep.resume().ask()[0]["name"] != job["name"]
+    assert (sweep.folder.trial(job["name"]).state, sweep.folder.info().answers) == ("stopped", ["stopped"])
+
+
+def test_a_running_trial_is_stopped_in_its_own_process_before_its_next_task(tmp_path):
     sweep = Steered(tmp_path / "sweep")
     sweep.run_next_job(), sweep.run_next_job()
     job, trial = sweep.ask()
     sweep.folder.send_command("stop", [job["name"]])
-    if is_resumed:
-        job, trial = sweep.resume().ask()
     sweep.ask()
     assert not sweep.folder.info().answers
     context = TrialContext(folder=sweep.folder, executor=None, plan=sweep.plan, space=sweep.space)
