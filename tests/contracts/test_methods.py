@@ -7,8 +7,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fpp_sweep.core.compute import computing
 from fpp_sweep.core.methods import build_method
@@ -86,57 +84,6 @@ def predict(name, *batches, group="fine_grained", **settings):
     return torch.cat(logits)
 
 
-@every_method
-def test_logits_are_finite_and_have_one_row_for_each_sample(name):
-    logits = predict(name, PAIR.views(5, 8))
-    assert logits.shape == (5, len(PAIR.texts))
-    assert torch.isfinite(logits).all()
-    assert not logits.requires_grad
-
-
-@every_method
-def test_the_same_call_gives_the_same_bits(name):
-    views = PAIR.views(4, 8)
-    assert torch.equal(predict(name, views), predict(name, views))
-
-
-@every_method
-def test_predict_does_not_modify_the_state(name):
-    method = build_method(name, AdaptConfig(), "fine_grained")
-    state = method.start(PAIR.model, PAIR.context, 4)
-    first, again = (method.predict(PAIR.model, state, PAIR.views(4, 8))[0] for _ in range(2))
-    assert torch.equal(first, again)
-
-
-@every_method
-def test_the_batching_of_a_stream_does_not_change_results(name):
-    views = PAIR.views(4, 8)
-    torch.testing.assert_close(predict(name, *views.split(2)), predict(name, views), atol=2e-3, rtol=0)
-
-
-@pytest.mark.parametrize("name", [row.name for row in ROWS if not row.stateful])
-@settings(max_examples=5, deadline=None)
-@given(order=st.permutations(range(4)))
-def test_episodic_methods_treat_samples_independently(name, order):
-    views = PAIR.views(4, 8)
-    shuffled = predict(name, views[list(order)])
-    torch.testing.assert_close(shuffled, predict(name, views)[list(order)], atol=2e-3, rtol=0)
-
-
-@pytest.mark.parametrize("name", [row.name for row in ROWS if row.stateful])
-def test_a_stateful_method_continues_from_a_stored_state(name):
-    method, views = build_method(name, AdaptConfig(), "fine_grained"), PAIR.views(12, 8)
-
-    def start():
-        return method.start(PAIR.model, PAIR.context, 12)
-
-    first, state = method.predict(PAIR.model, start(), views[:4])
-    state = method.unpack(start(), {key: tensor.clone() for key, tensor in method.pack(state).items()})
-    second, _ = method.predict(PAIR.model, state, views[4:])
-    torch.testing.assert_close(torch.cat([first, second]), predict(name, views), atol=2e-3, rtol=0)
-    assert not torch.allclose(second, predict(name, views[4:]), atol=2e-3), "results must depend on earlier samples"
-
-
 @pytest.mark.parametrize("name", [name for name in STEPPING if name not in AVERAGED_OVER_VIEWS])
 def test_zero_steps_equal_zero_shot(name):
     views = PAIR.views(3, 8)
@@ -163,7 +110,7 @@ OTHER_VALUES = {  # by setting: values that differ from the default
 def test_a_row_names_the_settings_that_its_results_depend_on(name):
     """Keys of cached results consist of these settings: if one is missing, a wrong result is a cache hit."""
     assert OTHER_VALUES.keys() == {field.name for field in fields(AdaptConfig)}
-    row, views = METHODS[name], PAIR.views(8, 64)
+    row, views = METHODS[name], PAIR.views(6, 64)
     default_logits = predict(name, views)
     changing, declared = set(), set()
     for key, values in OTHER_VALUES.items():
@@ -186,20 +133,20 @@ def test_weight_zero_equals_no_penalty(name):
 
 # By number of steps (None: the method takes no steps). Each normalised step amplifies rounding, which differs between
 # processors: with AVX2, a difference of 1.8e-4 was measured after three steps.
-NAIVE_TOLERANCE = {None: 1e-4, 1: 1e-4, 2: 1e-4, 3: 5e-4}
+NAIVE_TOLERANCE = {None: 1e-4, 1: 1e-4, 3: 5e-4}
 
 
-def methods_and_steps():
-    """Yield every episodic method with the numbers of steps that it is tested with."""
+def adaptations():
+    """Yield every episodic method with a group of datasets and a number of steps; a group only chooses the weight."""
     for name in EPISODIC:
-        for steps in [1, 2, 3] if name in STEPPING else [None]:
-            yield name, steps
+        yield name, "shifts", 1 if name in STEPPING else None
+        if name in STEPPING:
+            yield name, "fine_grained", 3
 
 
-@pytest.mark.parametrize(("name", "steps"), list(methods_and_steps()))
-@pytest.mark.parametrize("group", ["fine_grained", "shifts"])
+@pytest.mark.parametrize(("name", "group", "steps"), list(adaptations()))
 def test_probabilities_equal_the_naive_reference(name, group, steps):
-    views = PAIR.views(6, 64)
+    views = PAIR.views(4, 64)
     row = METHODS[name]
     naive_settings = {} if steps is None else {"steps": steps}
     actual = predict(name, views, group=group, **naive_settings).softmax(-1)
