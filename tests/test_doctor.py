@@ -340,6 +340,7 @@ def test_the_sampled_images_separate_a_fitting_model_from_guessing(classes):
     assert np.mean([data.looks_like_guessing(int(hits), images, classes) for hits in guessed]) >= 0.998
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # clones the repository and runs the command there
 def test_a_fresh_checkout_gives_no_alarm(tmp_path):
     subprocess.run(["git", "clone", "-q", ROOT, tmp_path / "clone"], check=True)

@@ -122,6 +122,7 @@ def run_outside(folder, installed, *words):
     return done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # builds a wheel
 def test_a_wheel_holds_the_same_spaces_and_every_file_of_the_package(tmp_path):
     installed = build_and_unpack("wheel", tmp_path)

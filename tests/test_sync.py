@@ -43,6 +43,7 @@ def test_a_summary_names_the_run_or_else_the_command_that_does(tmp_path):
     assert list(summary_lines(folder))[-1].endswith(f"sync {folder.path}")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_prints_only_the_result_and_the_links(tmp_path):
     folder = build_sweep(tmp_path / "perturb-1", trials=1)

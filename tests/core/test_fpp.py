@@ -11,7 +11,7 @@ from fpp_sweep.spec.config import FppConfig
 from tests.kit.texts import CLASSES, MAPLE, twins
 from tests.reference import naive
 
-STEPS = 12
+STEPS = 8
 DRAWS = 3
 SETTINGS = [
     {},
@@ -28,13 +28,7 @@ SETTINGS = [
     {"noise_positions": "name", "noise_shared": False, "detach": "none"},
     {"lr": 0.03, "final_lr": 0.0, "weight_decay": 0.3},
 ]
-MAPLE_SETTINGS = [
-    {},
-    {"detach": "none"},
-    {"noise_shared": False},
-    {"noise_positions": "name"},
-    {"noise_positions": "name", "noise_shared": False, "detach": "none"},
-]
+MAPLE_SETTINGS = [{}, {"noise_positions": "name", "noise_shared": False, "detach": "none"}]
 
 
 def first_draws(noise, steps):
@@ -89,18 +83,10 @@ def test_pretraining_equals_the_naive_reference_for_every_setting(settings, size
     torch.testing.assert_close(pair.texts.features(actual.context), expected.features, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {"width": 64, "heads": 4, "layers": 3, "embed_dim": 32},
-        pytest.param(
-            {"width": 256, "heads": 4, "layers": 4, "embed_dim": 64}, marks=[pytest.mark.slow, pytest.mark.nightly]
-        ),
-    ],
-    ids=lambda sizes: f"width {sizes['width']}",
-)
-def test_fifty_steps_of_pretraining_equal_the_naive_reference(sizes):
-    pair = twins(**sizes, seed=3)
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_fifty_steps_of_pretraining_of_a_wide_tower_equal_the_naive_reference():
+    pair = twins(width=256, heads=4, layers=4, embed_dim=64, seed=3)
     config = FppConfig(steps=50, draws=2)
     generator = torch.Generator().manual_seed(0)
     start = draw_start(pair.context, config, generator)

@@ -56,12 +56,9 @@ def assert_equal_to(naive_form, name, settings, **naive_settings):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"reselect": "on"},
-        {"optimizer": "sgd", "lr": 0.1},
         {"optimizer": "sgd", "lr": 0.001, "steps": 2},
         {"reselect": "on", "steps": 2},
-        {"sam_rho": 1.0, "asam_rho": 3.0},
-        {"view_fraction": 0.5, "weight_decay": 0.5},
+        {"sam_rho": 1.0, "asam_rho": 3.0, "view_fraction": 0.5, "weight_decay": 0.5},
     ],
     ids=str,
 )
@@ -76,8 +73,7 @@ def test_sharpness_aware_steps_equal_the_naive_form(name, settings):
     assert_equal_to(naive.adapt_sharpness_aware, name, settings, rho=rho, adaptive=adaptive, **naive_settings)
 
 
-@pytest.mark.parametrize("reselect", ["auto", "on", "off"])
-@pytest.mark.parametrize("carry", [True, False])
+@pytest.mark.parametrize(("carry", "reselect"), [(True, "auto"), (True, "off"), (False, "on")])
 @pytest.mark.parametrize("name", TWO_STEPS)
 def test_two_steps_equal_the_naive_form(name, carry, reselect):
     order = tuple(name.split("_")[1:])
@@ -98,10 +94,9 @@ def test_batches_of_one_sample_give_the_same_predictions(name, monkeypatch):
     torch.testing.assert_close(adapt(name, steps=2)[1], expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("name", [TPT, CTPT, OTPT])
-def test_a_plain_gradient_step_equals_the_naive_form(name, steps):
-    settings = {"optimizer": "sgd", "lr": 0.05, "steps": steps}
+def test_a_plain_gradient_step_equals_the_naive_form(name):
+    settings = {"optimizer": "sgd", "lr": 0.05, "steps": 1}
     assert_equal_to(naive.adapt_sharpness_aware, name, settings, **settings, rho=0.0)
 
 

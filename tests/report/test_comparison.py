@@ -34,18 +34,24 @@ BETTER = {ZERO_SHOT: (0.6, 0.2), "trial-0001": (0.69, 0.05), "trial-0002": (0.74
 NAMES = ("trial-0002", TPT, "trial-0003")
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A folder with sweeps: two on the same images, one on fewer images, and one on another dataset."""
+    world, root = World(1000), tmp_path_factory.mktemp("measured")
+    write_measured_sweep(root / "far", world, FAR_APART, ("val", "test"))
+    write_measured_sweep(root / "better", world, BETTER, ("val", "test"), space={"search": {"seed": 3}})
+    write_measured_sweep(root / "few", world, BETTER, limit=200)
+    write_measured_sweep(root / "pets", World(300, datasets=("pets",)), BETTER)
+    return root
+
+
 @pytest.fixture
-def sweeps(tmp_path, monkeypatch):
-    """Sweeps in `sweeps/`: two on the same images, one on fewer images, and one on another dataset."""
+def sweeps(measured, tmp_path, monkeypatch):
+    """Copies of the sweeps in `sweeps/`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    world, root = World(1000), tmp_path / "sweeps"
-    return {
-        "far": write_measured_sweep(root / "far", world, FAR_APART, ("val", "test")),
-        "better": write_measured_sweep(root / "better", world, BETTER, ("val", "test"), space={"search": {"seed": 3}}),
-        "few": write_measured_sweep(root / "few", world, BETTER, limit=200),
-        "pets": write_measured_sweep(root / "pets", World(300, datasets=("pets",)), BETTER),
-    }
+    root = shutil.copytree(measured, tmp_path / "sweeps")
+    return {name: SweepFolder(root / name) for name in ("far", "better", "few", "pets")}
 
 
 def run_compare(capsys, *words):

@@ -354,7 +354,7 @@ def test_the_page_of_16_trials_is_short(tmp_path, browser):
 
 @pytest.mark.slow
 @in_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.nightly), "dark"])
 def test_the_page_works_in_a_sandboxed_frame_on_a_phone(tmp_path, browser, scheme):
     page_text = text_of(write_page(tmp_path, "hostile"))
     window = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
@@ -449,7 +449,7 @@ def test_a_printed_page_is_dark_on_white_without_controls_and_with_every_trial(t
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None or AXE is None, reason="no Chromium, or AXE_CORE does not name axe.min.js")
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_axe_finds_no_violation_on_a_page_with_an_open_trial(tmp_path, browser, scheme, width):
     page = write_page(tmp_path, "two objectives") / "sweep.html"
     # the page's content security policy would refuse axe's script

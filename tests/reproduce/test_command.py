@@ -12,7 +12,7 @@ from fpp_sweep.spec.errors import InputError
 from tests.kit.datasets import build_coop
 from tests.kit.processes import environment
 
-SMALL = ("--datasets", "scenes", "--limit", "20", "--seed", "0", "1", "--workers", "2")
+SMALL = ("--datasets", "scenes", "--limit", "20", "--seed", "0", "1", "--workers", "1")
 FAST = ("--set", "base.fpp.steps=2", "base.views.count=8", "base.adapt.view_fraction=0.25")
 
 
@@ -112,7 +112,7 @@ def test_the_list_names_every_table_and_its_question(capsys):
 
 @pytest.mark.slow
 def test_tables_share_results_and_a_changed_setting_is_refused(tmp_path):
-    done = run(tmp_path, "--table", "main", "flatness", *SMALL, *FAST)
+    done = run(tmp_path, "--table", "main", "flatness", "--methods", "fpp", *SMALL, *FAST)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     whole = tmp_path / "reproductions" / "tiny"

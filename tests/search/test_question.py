@@ -26,6 +26,7 @@ from fpp_sweep.sweep.sweep_record import SweepRecorder, begin, recording_end, st
 from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.trial.results import TaskStore
 from fpp_sweep.trial.worker import LocalExecutor
+from tests.kit.long_forms import short_and_long
 from tests.kit.names import OTPT, TPT, ZERO_SHOT, named
 from tests.kit.records import sweep_info
 
@@ -119,10 +120,17 @@ EDITS = {
     "other finalists": ["search.finalists={count: 1, seeds: 3}"],
     "more images after the search": ["search.finalists={count: 2, seeds: 2, images: 12}"],
 }
+SHORT_EDITS = (
+    "a choice added",
+    "a method as a choice",
+    "another objective",
+    "a constraint on a new baseline",
+    "other finalists",
+)
 ANSWERED_BY_STORED_RESULTS = ("another objective", "another floor")
 
 
-@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize("name", short_and_long(EDITS, lambda name: name in SHORT_EDITS))
 def test_an_edited_sweep_answers_as_a_fresh_one(run, measured, tmp_path, name):
     """Common trials have the same values, no measured trial runs again, and the folder answers the new space."""
     space = space_of_text(*EDITS[name])

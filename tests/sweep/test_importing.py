@@ -1,6 +1,7 @@
 """`import`: predictions from a file become a baseline like any other, or are refused in one line."""
 
 import re
+import shutil
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyarrow import parquet
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.answer import statistics_of
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.report.progress import repeat_command
@@ -69,9 +71,15 @@ def write_trial_with_maps(folder, name, method, seed):
 
 
 @pytest.fixture
-def sweep(tmp_path, monkeypatch):
-    """A finished sweep in `sweeps/ev` of the working folder, with a zero-shot trial and a TPT trial."""
+def sweep(finished, tmp_path, monkeypatch):
+    """A copy of the finished sweep in `sweeps/ev` of the working folder."""
     monkeypatch.chdir(tmp_path)
+    return SweepFolder(shutil.copytree(finished.path, tmp_path / "sweeps" / "ev"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished sweep with a zero-shot trial and a TPT trial."""
     work = {"seeds": [0], "posthoc": list(MAPS), "columns": SETS}
     info = sweep_info(
         name="ev",
@@ -81,7 +89,9 @@ def sweep(tmp_path, monkeypatch):
         reference=None,
     )
     ece_after_map = replace(info.objectives[1], metric="ece@temperature_val")
-    folder = write_sweep(tmp_path / "sweeps", replace(info, objectives=(info.objectives[0], ece_after_map)), [])
+    folder = write_sweep(
+        tmp_path_factory.mktemp("sweeps"), replace(info, objectives=(info.objectives[0], ece_after_map)), []
+    )
     for name, method, seed in (("trial-0000", ZERO_SHOT, 1), ("trial-0001", TPT, 2)):
         folder.write_trial(write_trial_with_maps(folder, name, method, seed))
     return folder

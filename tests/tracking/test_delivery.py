@@ -294,6 +294,7 @@ def delivered_at_last(folder, uri):
     return True
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_creation_that_is_slower_than_the_clients_limit_leaves_one_run(
     tmp_path, empty_database, emptied, quick_retries, monkeypatch
@@ -319,6 +320,7 @@ def test_a_creation_that_is_slower_than_the_clients_limit_leaves_one_run(
     assert comparable(emptied.database) == undisturbed(tmp_path, empty_database, trials=2)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_artifact_that_a_proxy_refuses_keeps_no_value_from_mlflow(tmp_path, empty_database, emptied):
     folder = build_sweep(tmp_path / "perturb-1", trials=2)

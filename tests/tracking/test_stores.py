@@ -126,6 +126,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_after_a_kill_during_the_creation_of_tables_the_next_start_creates_them(tmp_path):
     (tmp_path / "other").mkdir()

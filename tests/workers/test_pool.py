@@ -163,6 +163,7 @@ async def test_work_is_counted_by_run_and_workers_that_start_before_the_first_ru
 # ------------------------------------------------------------ the pool of a real session
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # starts Ray and a worker
 def test_a_stopped_trials_tasks_leave_the_queue_and_a_dead_scheduler_ends_every_wait(tmp_path):
     spec = WorkerSpec(model="tiny", cache=str(tmp_path / "cache"), device="cpu", limit=640)

@@ -13,7 +13,6 @@ import ray
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.workers import session
 from tests.kit.processes import descendants, killed_at_end
-from tests.kit.stores import free_port
 from tests.kit.waiting import LONG
 
 ROOT = Path(__file__).parent.parent.parent
@@ -33,15 +32,6 @@ with session(None, cpus=1, verbose=False):
     print(ray.get_runtime_context().gcs_address, node.get_session_dir_path(), flush=True)
     sys.stdin.read()
 """
-CLIENT_PROGRAM = """
-import sys
-from fpp_sweep.cli import run
-from fpp_sweep.workers.session import session
-def main():
-    with session(sys.argv[1], cpus=1, verbose=False):
-        print("in")
-run(main)
-"""
 pytestmark = [
     pytest.mark.slow,  # starts Ray
     pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/net"),
@@ -56,11 +46,6 @@ def environment(home):
 def open_session(home):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([sys.executable, "-c", SESSION_PROGRAM], env=environment(home), text=True, **pipes)
-
-
-def join(home, address, **more):
-    command = [sys.executable, "-c", CLIENT_PROGRAM, address]
-    return subprocess.run(command, env=environment(home) | more, capture_output=True, text=True, timeout=LONG)
 
 
 def listening_addresses(pids):
@@ -112,6 +97,7 @@ def test_only_its_user_can_reach_a_session(tmp_path):
     assert not Path(folder).parent.parent.exists()
 
 
+@pytest.mark.nightly
 def test_a_token_that_others_could_read_becomes_private(tmp_path):
     (tmp_path / ".ray").mkdir(mode=0o755)
     token = tmp_path / ".ray/auth_token"
@@ -122,13 +108,7 @@ def test_a_token_that_others_could_read_becomes_private(tmp_path):
     assert (token.read_text(), mode(token.parent)) == ("1" * 64, 0o700)
 
 
-def test_an_unreachable_cluster_is_reported_in_one_line(tmp_path):
-    address = f"127.0.0.1:{free_port()}"
-    done = join(tmp_path, address)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: --address {address}: cannot be reached")
-
-
+@pytest.mark.nightly
 def test_a_second_session_of_a_process_is_refused_until_the_first_one_has_ended():
     """Two threads run a sweep each; Ray would fail in both, with pages of its logs."""
     with session.session(None, cpus=1, verbose=False):
@@ -146,6 +126,7 @@ with session(None, cpus=1, verbose=False):
 """
 
 
+@pytest.mark.nightly
 def test_workers_import_nothing_from_the_current_folder_unless_the_driver_does(tmp_path):
     """A folder from another person may have a numpy.py."""
     words = [sys.executable, "-P", "-c", PATH_PROGRAM]
@@ -156,6 +137,7 @@ def test_workers_import_nothing_from_the_current_folder_unless_the_driver_does(t
     assert str(tmp_path) not in done.stdout
 
 
+@pytest.mark.nightly
 def test_a_second_attempt_to_start_ray_is_announced_and_leaves_nothing_of_the_first_one(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("RAY_TMPDIR", tempfile.mkdtemp(dir="/tmp"))
     init = ray.init

@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -154,13 +155,18 @@ class BpeTokenizer:
     """CLIP's tokenizer: open_clip's, cleaning (ftfy, HTML, spaces, lower case) included."""
 
     def __init__(self) -> None:
-        self._tokenizer = import_open_clip().SimpleTokenizer()
+        self._tokenizer = _simple_tokenizer()
         self.sos: int = self._tokenizer.sot_token_id
         self.eot: int = self._tokenizer.eot_token_id
         self.vocabulary: int = self._tokenizer.vocab_size
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text))
+
+
+@cache
+def _simple_tokenizer() -> Any:
+    return import_open_clip().SimpleTokenizer()  # reads a file of all merges
 
 
 def load(model_name: str, device: str = "cpu") -> Clip:

@@ -72,6 +72,7 @@ def test_a_dead_reading_process_is_a_machine_error_and_the_next_run_starts_other
     assert cache.features(CLIP, painted_dataset(70), VIEWS, 0, workers=2).cost["images"] in (6, 70)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_processes_serve_one_dataset_after_another(tmp_path):
     cache = FeatureCache(tmp_path)
@@ -112,7 +113,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow  # starts two Python interpreters
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_a_signal_to_a_group_of_processes_interrupts_and_its_reading_processes_print_nothing(tmp_path, sent):
     """Terminals and batch systems signal the whole group; torch raises an error for each process that ends."""
     (tmp_path / "reads.py").write_text(READS_IN_A_PROCESS)
