@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             space = command_line.space_to_tune(args.space, overrides(args), config=args.config)
     if args.dry_run:
-        command_line.print_dry_run([space])
+        command_line.print_dry_run([space], options)
         return
     folder = command_line.run_command(space, options, command="tune", words=words)
     if folder.info().state != "finished":

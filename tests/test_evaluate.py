@@ -23,9 +23,10 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.progress import repeat_command
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import runnable
+from fpp_sweep.spec.messages import plural, runnable
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.command_line import space_to_evaluate
+from fpp_sweep.sweep.estimate import dry_run
 from fpp_sweep.sweep.local_run import local_worker_spec, run_locally
 from tests.kit.datasets import build_coop, build_folders, jpeg
 from tests.kit.disks import mounted
@@ -70,6 +71,10 @@ def run_command(folder, *words, code=0):
     out, err = process.communicate(timeout=LONG)
     assert process.returncode == code, out + err
     return out, err
+
+
+def number_of_tasks(dry_run):
+    return sum(int(count) for count in re.search(r"tasks: (\d+) pretrainings, (\d+) evaluations", dry_run).groups())
 
 
 def results_of(folder):
@@ -291,6 +296,10 @@ def test_an_interrupted_evaluation_continues_where_it_stopped(options):
     assert folder.info().state == "interrupted"
     first, second = folder.trials()
     assert (first.state, second.state) == ("complete", "waiting")
+    done = folder.measured_tasks()
+    whole, left = dry_run([small_space()]), dry_run([small_space()], folder.trials(), done)
+    assert f"\ndone already: {plural(len(done), 'task')}\n" in left
+    assert number_of_tasks(left) == number_of_tasks(whole) - len(done) > 0
     with pytest.raises(InputError, match=r"small cannot be resumed: .*\(work\.seeds: .* -> \[7\]\)"):
         run_locally(small_space("work.seeds=[7]"), replace(options, resume=True))
     run_locally(small_space(), replace(options, resume=True))

@@ -172,6 +172,10 @@ class SweepFolder:
     def write_trial(self, record: TrialRecord) -> None:
         write_json(self.trial_file(record.name), {"format": FORMAT, **asdict(record)})
 
+    def measured_tasks(self) -> set[str]:
+        """Return the keys of the tasks that have a result here."""
+        return {file.stem for file in self.tasks.glob("*/*.task")}
+
     def trials(self) -> list[TrialRecord]:
         """Return all records: baselines, then trials by number."""
         return [self._cached(file, _read_trial) for file in self.trial_files()]

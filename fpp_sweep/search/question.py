@@ -199,8 +199,17 @@ def drop_outdated_results(folder: SweepFolder, before: Settings, space: Space) -
 
 
 def reassess(folder: SweepFolder, space: Space, *, run_failed_again: bool = False) -> list[TrialRecord]:
-    """Write all records as a space has them, and return them: their values, constraints, and whether it holds them."""
-    records = folder.trials()
+    """Write all records as a space has them, and return them."""
+    before = folder.trials()
+    records = reassessed(before, space, run_failed_again=run_failed_again)
+    for old, new in zip(before, records, strict=True):
+        if new != old:
+            folder.write_trial(new)
+    return records
+
+
+def reassessed(records: Sequence[TrialRecord], space: Space, *, run_failed_again: bool = False) -> list[TrialRecord]:
+    """Return records as a space has them: their values, constraints, and whether it holds them."""
     results = {}
     for record in records:
         if record.kind == "baseline" and space.search.split in record.results:
@@ -209,9 +218,9 @@ def reassess(folder: SweepFolder, space: Space, *, run_failed_again: bool = Fals
     if space.search.sampler == "grid":
         for config, point in space.points_by_config().items():
             listed[config_key(config)] = point.values
-    reassessed = []
+    answers = []
     for record in records:
-        changed = _reassessed(record, space, results)
+        changed = _with_answer(record, space, results)
         if record.kind == "baseline":
             outside = record.label not in space.baselines() and not record.is_imported
             changed = replace(changed, outside=outside)
@@ -219,10 +228,8 @@ def reassess(folder: SweepFolder, space: Space, *, run_failed_again: bool = Fals
             changed = _with_point(changed, space, listed)
             if run_failed_again and changed.can_run_again and not changed.outside:
                 changed = replace(changed, state="waiting", finished=None)
-        if changed != record:
-            folder.write_trial(changed)
-        reassessed.append(changed)
-    return reassessed
+        answers.append(changed)
+    return answers
 
 
 def _with_point(record: TrialRecord, space: Space, listed: Mapping[str, Mapping[str, Any]]) -> TrialRecord:
@@ -235,7 +242,7 @@ def _with_point(record: TrialRecord, space: Space, listed: Mapping[str, Mapping[
     return replace(record, outside=False, params=dict(point))
 
 
-def _reassessed(record: TrialRecord, space: Space, baselines: Mapping[str, SplitResult]) -> TrialRecord:
+def _with_answer(record: TrialRecord, space: Space, baselines: Mapping[str, SplitResult]) -> TrialRecord:
     """Return a record as the space has it: a collapsed trial may pass another gate, a metric may lack its numbers."""
     if record.state == "collapsed":
         constraints = gate_violation(space.gate(), record.drift)

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import ENDED, Command, SweepInfo
-from fpp_sweep.search.question import asked_space, recorded_space, with_command
+from fpp_sweep.search.question import asked_space, reassessed, recorded_space, with_command
 from fpp_sweep.space.reading import load_space, read_config, space_from, space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Split
@@ -233,10 +233,17 @@ def _run(space: Space, options: Options, folder: SweepFolder, *, in_process: boo
     return run_checked(space, options, folder)
 
 
-def print_dry_run(spaces: Sequence[Space]) -> None:
+def print_dry_run(spaces: Sequence[Space], options: Options | None = None) -> None:
+    """Print configs, tasks and cost of sweeps; with options that resume a sweep, of what that has not measured."""
     from fpp_sweep.sweep.estimate import dry_run  # loads torch
 
-    print(dry_run(spaces))
+    if options is None or not options.resume:
+        print(dry_run(spaces))
+        return
+    folder = sweep_folder(spaces[0], options)
+    space, _ = asked_space(folder, spaces[0], options.plugin_digests())
+    records = reassessed(folder.trials(), space, run_failed_again=True)
+    print(dry_run([space], records, folder.measured_tasks()))
 
 
 def stop_trial(sweep: Path, name: str) -> str:

@@ -1,7 +1,8 @@
 """The dry run of a sweep: its configs and tasks, and about how long it would take (`tune --dry-run`).
 
 Tasks are those of the sweep itself: baselines, published points, as many sampled trials as the budget allows, the final
-stage and the test split. A few steps of pretraining and a few images are run here, and their time is multiplied.
+stage and the test split. Those that a resumed sweep has measured are left out. A few steps of pretraining and a few
+images are run here, and their time is multiplied.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from fpp_sweep.core.images.features import images_per_batch
-from fpp_sweep.records.records import FINAL, baseline_name, trial_name
+from fpp_sweep.records.records import ENDED, FINAL, TrialRecord, baseline_name, trial_name
 from fpp_sweep.records.state import REFERENCES
 from fpp_sweep.records.texts import setting_text
 from fpp_sweep.search.study import SweepStudy
@@ -29,9 +30,9 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.messages import plural, stage
 from fpp_sweep.spec.process import cores, terminable
-from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo
 from fpp_sweep.spec.tasks import BATCH, EvalTask, PretrainTask, Task, effort, views_for
-from fpp_sweep.sweep.plan import check_plan
+from fpp_sweep.sweep.plan import CheckedPlan, check_plan
 from fpp_sweep.sweep.worker_pool import worker_spec
 from fpp_sweep.trial.trial import Plan, flatten, with_pretrainings
 from fpp_sweep.trial.worker import Worker
@@ -90,18 +91,26 @@ class ExpectedSweep:
         return tasks
 
 
-def expected_configs(space: Space) -> dict[str, TrialConfig]:
-    """Return baselines and trials by name; random values stand for the sampler's."""
+def expected_configs(space: Space, records: Sequence[TrialRecord] = ()) -> dict[str, TrialConfig]:
+    """Return baselines and trials by name: trials with a record, finalists first, then those that are still to begin.
+
+    Random values stand for the sampler's.
+    """
     configs = {baseline_name(name): config for name, config in space.baselines().items()}
+    for record in sorted(records, key=lambda record: len(record.results), reverse=True):
+        has_ended_early = record.state in ENDED and record.state != "complete"
+        if record.kind == "trial" and not record.outside and not has_ended_early:
+            configs[record.name] = TrialConfig().replace(record.config)
     total = space.search.trials or len(space.queue())
     if space.search.sampler == "grid":
         total = min(total, len(space.queue()))
     else:
         space = replace(space, search=replace(space.search, sampler="random"))
-    study = SweepStudy(space)
-    for number in range(total):
+    study = SweepStudy(space, records)
+    while study.count() - study.n_outside < total:
+        suggestion = study.ask()
         with suppress(InputError):  # settings that exclude each other: the trial fails before its first task
-            configs[trial_name(number)] = space.resolve(study.ask().settings)
+            configs[trial_name(suggestion.number)] = space.resolve(suggestion.settings)
     return configs
 
 
@@ -171,21 +180,38 @@ class Speed:
         return self.method_start + (task.stop - task.start) * effort(task.config) * self.adapted_image
 
 
-def dry_run(spaces: Sequence[Space]) -> str:
-    """Return configs, tasks and cost of a sweep, or of several that share their results."""
+def dry_run(spaces: Sequence[Space], records: Sequence[TrialRecord] = (), done: Container[str] = ()) -> str:
+    """Return configs, tasks and cost of a sweep, or of several that share their results.
+
+    Of a sweep that is resumed, `records` are those of its folder, and `done` the keys of the tasks that have a result.
+    """
     with terminable(), tempfile.TemporaryDirectory() as cache:
         stage(f"loading {spaces[0].work.model}")
         worker = _open_worker(spaces[0], cache)
-        sweeps, notes = _expected_sweeps(spaces, worker)
-        datasets = _datasets_of(sweeps)
-        speeds = measure(worker, spaces[0].start(), list(datasets.values()))
-    keys = TaskKeys(worker.model_info(), datasets)
+        checked = [check_plan(space, worker) for space in spaces]
+        keys = _keys(worker.model_info(), checked)
+        speeds = measure(worker, spaces[0].start(), list(keys.datasets.values()))
     workers = spaces[0].work.workers or _workers_that_fit(spaces[0])
+    sweeps = []
     lines: list[str] = []
-    for sweep in sweeps:
-        lines += config_lines(sweep.space, sweep.configs)
-    lines += [*(f"note: {note}" for note in notes), "", *cost_lines(sweeps, speeds, keys, workers)]
-    return "\n".join(lines)
+    notes: dict[str, None] = {}
+    for space, plans in zip(spaces, checked, strict=True):
+        configs = expected_configs(space, records)
+        sweeps.append(ExpectedSweep(space, plans.plan, configs, plans.later_plans))
+        lines += config_lines(space, configs)
+        notes.update(dict.fromkeys([*plans.validation.notes, *space.notes()]))
+    lines += [f"note: {note}" for note in notes]
+    return "\n".join([*lines, "", *cost_lines(sweeps, speeds, keys, workers, done)])
+
+
+def _keys(model: ModelInfo, checked: Iterable[CheckedPlan]) -> TaskKeys:
+    datasets: dict[tuple[str, str], DatasetInfo] = {}
+    prompts: dict[str, str] = {}
+    for plans in checked:
+        for plan in (plans.plan, *plans.later_plans.values()):
+            datasets.update(plan.datasets_by_key())
+        prompts.update(plans.validation.prompts)
+    return TaskKeys(model, datasets, prompts)
 
 
 def _open_worker(space: Space, cache: str) -> Worker:
@@ -211,25 +237,6 @@ def _workers_that_fit(space: Space) -> int:
         gpus = work.gpus_per_worker or 1.0
     needs = WorkerNeeds(workers=None, cpus=work.cpus_per_worker, gpus=gpus, env={})
     return needs.workers_with_room([machine])
-
-
-def _expected_sweeps(spaces: Sequence[Space], worker: Worker) -> tuple[list[ExpectedSweep], list[str]]:
-    """Return the sweeps, and the notes that they would print, each once."""
-    sweeps = []
-    notes: dict[str, None] = {}
-    for space in spaces:
-        plan, later_plans, validation = check_plan(space, worker)
-        notes.update(dict.fromkeys([*validation.notes, *space.notes()]))
-        sweeps.append(ExpectedSweep(space, plan, expected_configs(space), later_plans))
-    return sweeps, list(notes)
-
-
-def _datasets_of(sweeps: Sequence[ExpectedSweep]) -> dict[tuple[str, str], DatasetInfo]:
-    datasets = {}
-    for sweep in sweeps:
-        for plan in (sweep.plan, *sweep.later_plans.values()):
-            datasets.update(plan.datasets_by_key())
-    return datasets
 
 
 # ------------------------------------------------------------ measured speed
@@ -290,19 +297,33 @@ def _pretrain(worker: Worker, start: TrialConfig, dataset: DatasetInfo, steps: i
 
 
 def cost_lines(
-    sweeps: Sequence[ExpectedSweep], speeds: Mapping[str, Speed], keys: TaskKeys, workers: int
+    sweeps: Sequence[ExpectedSweep],
+    speeds: Mapping[str, Speed],
+    keys: TaskKeys,
+    workers: int,
+    done: Container[str] = (),
 ) -> Iterator[str]:
-    """Yield the number of tasks, the time of one worker, and about how long the sweeps take."""
+    """Yield the number of tasks, the time of one worker, and about how long the sweeps take.
+
+    Tasks with a key in `done` have a result already.
+    """
     requested: list[Task] = []
     for sweep in sweeps:
         for tasks in sweep.tasks().values():
             requested += tasks
-    distinct = list({keys.of(task): task for task in requested}.values())  # trials share tasks with the same result
-    evaluations = [task for task in distinct if isinstance(task, EvalTask)]
+    left, measured = [], []
+    for key, task in {keys.of(task): task for task in requested}.items():  # trials share tasks with the same result
+        if key in done:
+            measured.append(task)
+        else:
+            left.append(task)
+    evaluations = [task for task in left if isinstance(task, EvalTask)]
     images = sum(task.stop - task.start for task in evaluations)
-    pretrainings = len(distinct) - len(evaluations)
+    pretrainings = len(left) - len(evaluations)
     yield f"tasks: {pretrainings} pretrainings, {len(evaluations)} evaluations of shards, {images} images"
-    by_stage = _seconds_by_stage(distinct, speeds, keys)
+    if measured:
+        yield f"done already: {plural(len(measured), 'task')}"
+    by_stage = _seconds_by_stage(left, speeds, keys, {_shard(task, keys) for task in measured})
     work = math.fsum(by_stage.values())
     stages = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in by_stage.items())
     yield f"worker time, measured here: {stages}"
@@ -313,22 +334,31 @@ def cost_lines(
         yield f"the budget of {format_seconds(budget)} may end it earlier"
 
 
-def _seconds_by_stage(tasks: Iterable[Task], speeds: Mapping[str, Speed], keys: TaskKeys) -> dict[str, float]:
-    """Return the seconds of a worker for tasks, by stage; features of an image are computed once."""
+def _seconds_by_stage(
+    tasks: Iterable[Task], speeds: Mapping[str, Speed], keys: TaskKeys, shards: set[tuple[object, ...]]
+) -> dict[str, float]:
+    """Return the seconds of a worker for tasks, by stage; `shards` have image features, which are computed once."""
     seconds = {"pretraining": 0.0, "adaptation": 0.0, "image features": 0.0}
-    shards: set[tuple[object, ...]] = set()  # shards that have features
     for task in tasks:
         speed = speeds[task.dataset]
         if isinstance(task, PretrainTask):
             seconds["pretraining"] += speed.seconds(task)
             continue
         seconds["adaptation"] += speed.seconds(task)
-        views = views_for(task.config, keys.datasets[task.dataset, task.split].group)
-        shard = (task.dataset, task.split, task.seed, task.start, views)
+        shard = _shard(task, keys)
         if shard not in shards:
             shards.add(shard)
+            views = views_for(task.config, keys.datasets[task.dataset, task.split].group)
             seconds["image features"] += (task.stop - task.start) * views.count * speed.view
     return seconds
+
+
+def _shard(task: Task, keys: TaskKeys) -> tuple[object, ...]:
+    """Return what decides the image features of a task."""
+    if isinstance(task, PretrainTask):
+        return ()
+    views = views_for(task.config, keys.datasets[task.dataset, task.split].group)
+    return (task.dataset, task.split, task.seed, task.start, views)
 
 
 def format_seconds(seconds: float) -> str:
