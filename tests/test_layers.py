@@ -223,11 +223,20 @@ subjects = [line.split()[0] for line in err.getvalue().splitlines()]
 assert subjects == ["sweep", "question", "searches", "work", "budget", "then", "folder", "page"], subjects
 """
 ONE = "from fpp_sweep.__main__ import main\ntry: main(['tune', '--help'])\nexcept SystemExit: pass"
+HELP = f"""
+import runpy, sys
+sys.argv = ["x", "--help"]
+for command in {list(COMMANDS)}:
+    try:
+        runpy.run_module(f"fpp_sweep.{{command}}", run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, (command, end.code)
+"""
 
 
 @pytest.fixture(scope="module")
 def loaded():
-    """Run some imports and each command's help in concurrent processes; return their output and loaded packages."""
+    """Run some imports and all commands' help in concurrent processes; return their output and loaded packages."""
     imported = {
         "a trial's process": "import fpp_sweep.trial.trial, fpp_sweep.trial.artifacts, fpp_sweep.records.folder",
         "the scheduler": "import fpp_sweep.workers.scheduler",
@@ -235,28 +244,21 @@ def loaded():
         "an evaluation in one process": "import fpp_sweep.sweep.local_run",
         "the header": HEADER,
         "one command": ONE,
+        "help": HELP,
     }
-    programs = {name: f"{code}\nimport sys" for name, code in imported.items()}
-    for command in COMMANDS:
-        programs[command] = (
-            f"import sys, runpy; sys.argv = ['x', '--help']\n"
-            f"try: runpy.run_module('fpp_sweep.{command}', run_name='__main__')\n"
-            "except SystemExit as end: assert not end.code, end.code"
-        )
-    show = f"\nimport json; print(json.dumps(sorted(set({HEAVY}) & set(sys.modules))))"
+    show = f"\nimport json, sys; print(json.dumps(sorted(set({HEAVY}) & set(sys.modules))))"
     started = {
         name: subprocess.Popen([sys.executable, "-c", code + show], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for name, code in programs.items()
+        for name, code in imported.items()
     }
     printed = {name: process.communicate()[0] for name, process in started.items()}
     assert not {name: process.returncode for name, process in started.items() if process.returncode}
     return {name: (text, set(json.loads(text.splitlines()[-1]))) for name, text in printed.items()}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_loads_nothing_heavy(loaded, command):
-    text, heavy = loaded[command]
-    assert "usage:" in text
+def test_help_of_every_command_loads_nothing_heavy(loaded):
+    text, heavy = loaded["help"]
+    assert text.count("usage:") == len(COMMANDS)
     assert not heavy
 
 

@@ -1,4 +1,8 @@
-"""The naive reference reproduces golden numbers of the released code."""
+"""The naive reference reproduces golden numbers of the released code.
+
+The package is compared with both of them: in tests/core/test_golden.py and in tests/contracts. So this third comparison
+is made in the nightly run.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.golden import HEADS, load, load_steps
-from tests.kit.long_forms import short_and_long
+from tests.kit.long_forms import MARKS
 from tests.reference.naive import (
     CLASS_STD,
     NaiveText,
@@ -25,6 +29,7 @@ from tests.reference.naive import (
     sharpness,
 )
 
+pytestmark = list(MARKS)
 GOLDEN = load()
 TEXT = NaiveText(GOLDEN.weights, HEADS, quick_gelu=True)
 TOKENS, CONTEXT0 = GOLDEN["tta/tokens"], GOLDEN["tta/ctx0"]
@@ -54,8 +59,6 @@ def test_class_texts_are_sos_context_name_full_stop_eot_and_padding() -> None:
         assert not any(row[eot + 1 :])
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
 def test_open_clips_tokenizer_gives_the_tokens_of_the_class_texts() -> None:
     import open_clip
 
@@ -125,8 +128,6 @@ STEPS = load_steps()
 PENALTY_AND_WEIGHT = {"ctpt": (dispersion, 50.0), "otpt": (householder, 18.0), "": (None, 0.0)}
 CASES = sorted(name.removesuffix("/ctx2") for name in STEPS.arrays if name.endswith("/ctx2"))  # ORDER.PENALTY.CARRY
 
-SHORT_CASES = ("ent_ent.fresh", "ent_reg.ctpt.carried", "reg_ent_sel0.otpt.fresh")
-
 
 def assert_reproduced(adapted: list[Any], context: str, case: str) -> None:
     """Compare probabilities and contexts of all samples; at most three in a thousand coordinates may differ."""
@@ -137,7 +138,7 @@ def assert_reproduced(adapted: list[Any], context: str, case: str) -> None:
     assert differs.float().mean() <= 3e-3
 
 
-@pytest.mark.parametrize("case", short_and_long(CASES, lambda case: case in SHORT_CASES))
+@pytest.mark.parametrize("case", CASES)
 def test_two_steps_are_reproduced(case: str) -> None:
     steps, _, carry = case.rpartition(".")
     order, _, penalty_name = steps.partition(".")
@@ -178,8 +179,6 @@ def test_sharpness_aware_steps_are_reproduced(case: str, rho: float) -> None:
     torch.testing.assert_close(losses, STEPS["ent/loss1"], atol=1e-4, rtol=0)
 
 
-@pytest.mark.nightly
-@pytest.mark.slow  # the engine's sharpness is compared with the same numbers in tests/core/test_golden_steps.py
 @pytest.mark.parametrize("prompt", ["init", "fpp"])
 def test_sharpness_is_reproduced(prompt: str) -> None:
     weights = {name: value.double() for name, value in GOLDEN.weights.items()}
