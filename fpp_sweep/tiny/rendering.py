@@ -35,6 +35,7 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "gray": (128, 128, 128),
     "turquoise": (50, 205, 200),
 }
+COLOUR_NAMES = tuple(COLOURS)
 
 # pixel positions in 0..1, one value per pixel
 Y, X = np.mgrid[0:CANVAS, 0:CANVAS].astype(np.float32) / CANVAS
@@ -77,9 +78,9 @@ def blend(mask: Mask, front: Picture | Colour, back: Picture | Colour) -> Pictur
     return front * weight + back * (1 - weight)
 
 
-def shade(name: str, rng: np.random.Generator, spread: float = 16.0) -> Colour:
+def shade(name: str, rng: np.random.Generator) -> Colour:
     """Return a variant of a named colour: jitter of each channel, and of all channels together."""
-    jitter = rng.normal(0, spread, 3) + rng.normal(0, spread)
+    jitter = rng.normal(0, 16, 3) + rng.normal(0, 16)
     return np.clip(np.array(COLOURS[name], np.float32) + jitter, 0, 255)
 
 
@@ -96,15 +97,8 @@ def contrasting(colour: Colour, rng: np.random.Generator, distance: float) -> Co
     return 255 - colour
 
 
-def _background_colour(name: str | None, front: Colour, rng: np.random.Generator) -> Colour:
-    if name:
-        return shade(name, rng)
-    return contrasting(front, rng, distance=110)
-
-
-def background(name: str | None, front: Colour, rng: np.random.Generator) -> Picture:
-    """Return a flat, graded or cloudy background in the named colour, or in one that contrasts with `front`."""
-    colour = _background_colour(name, front, rng)
+def background(colour: Colour, rng: np.random.Generator) -> Picture:
+    """Return a flat, graded or cloudy background."""
     style = rng.random()
     if style < 0.45:
         return np.broadcast_to(colour, (CANVAS, CANVAS, 3)).copy()
@@ -215,6 +209,7 @@ PATTERNS = (
     striped, dotted, checkered, zigzagged, wavy, gridded, speckled, bricked, swirly, marbled, cracked, woven, scaly
 )  # fmt: skip
 TEXTURES: dict[str, Callable[[Grid], NDArray[Any]]] = {pattern.__name__: pattern for pattern in PATTERNS}
+TEXTURE_NAMES = tuple(TEXTURES)
 PLAIN = "plain"  # no texture at all
 
 

@@ -1,11 +1,12 @@
-"""Seven evaluation datasets, drawn on demand; only the digits are scans of real handwriting.
+"""Five evaluation datasets, drawn on demand; only the digits are scans of real handwriting.
 
-Their pictures differ from training pictures: they have stronger and other shifts, show pairs of colour and shape that
-training never shows, or are not drawings. This module does not import torch.
+Their pictures differ from training pictures: they have stronger and other shifts, or are not drawings. This module does
+not import torch.
 """
 
 from __future__ import annotations
 
+import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,29 +20,28 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.tiny.pictures import (
-    COLOUR_NAMES,
-    SCENE_NAMES,
-    SHAPE_NAMES,
-    TEXTURE_NAMES,
-    Description,
-    is_held_out,
-    paint,
-)
 from fpp_sweep.tiny.rendering import (
     CANVAS,
+    COLOUR_NAMES,
     PLAIN,
+    TEXTURE_NAMES,
     Picture,
     X,
     Y,
+    background,
     blend,
     choose,
+    contrasting,
     generator,
     random_colour,
+    shade,
+    shrink,
     smooth_noise,
+    texture_mask,
     to_pixels,
 )
-from fpp_sweep.tiny.shapes import LETTER_NAMES, NUMBER_NAMES
+from fpp_sweep.tiny.scenes import SCENE_NAMES, paint_scene
+from fpp_sweep.tiny.shapes import SHAPE_NAMES, distorted, shape_drawing, typeset_mask
 
 # A shift takes a picture, a severity in 0..1 and the picture's own random stream.
 Shift: TypeAlias = Callable[[Picture, float, np.random.Generator], Picture]
@@ -118,7 +118,6 @@ def warp(picture: Picture, severity: float, rng: np.random.Generator) -> Picture
 
 _SHIFTS = (noise, blur, contrast, cast, dark, fog, occlusion, sketch, gray, pixelation, warp)
 SHIFTS: dict[str, Shift] = {shift.__name__: shift for shift in _SHIFTS}
-IN_TRAINING = ("noise", "blur", "contrast", "cast", "dark")  # the only shifts of training pictures
 
 
 def shifted(picture: Picture, kinds: Sequence[str], severity: float, rng: np.random.Generator) -> Picture:
@@ -130,9 +129,9 @@ def shifted(picture: Picture, kinds: Sequence[str], severity: float, rng: np.ran
 SPLITS = ("train", "val", "test")
 DIGIT_SIZES = {"train": 400, "val": 397, "test": 1000}  # all 1,797 of them
 MARGIN = 10  # around a digit, in pixels
-COMPOSITIONS = 60  # number of held-out pairs in use, of 77
-
-OBJECT_SHIFTS = ("noise", "blur", "contrast", "cast", "dark", "fog", "occlusion", "sketch", "pixelation", "warp")
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+NUMBER_NAMES = tuple(f"number {digit}" for digit in DIGITS)
+LETTER_NAMES = tuple(f"letter {letter}" for letter in string.ascii_lowercase)
 
 Painter: TypeAlias = Callable[[str, np.random.Generator], Picture]  # paints a picture of a class
 
@@ -231,67 +230,56 @@ class HandwrittenDigits(TinyDataset):
         return blend(mask, light, dark)
 
 
-def paint_shape(name: str, rng: np.random.Generator) -> Picture:
-    """Paint a shape in any colour, more tilted than in training, more often textured or only outlined."""
-    colour = choose(COLOUR_NAMES, rng)
-    texture = _maybe_texture(0.3, rng)
-    outlined = bool(rng.random() < 0.3)
-    description = Description(kind="object", name=name, colour=colour, texture=texture, outlined=outlined)
-    return paint(description, rng, tilt=0.3)
-
-
 def paint_coloured(name: str, rng: np.random.Generator) -> Picture:
-    """Paint any shape for a class such as 'red thing'."""
-    shape = choose(SHAPE_NAMES, rng)
-    texture = _maybe_texture(0.25, rng)
-    return paint(Description(kind="object", name=shape, colour=name.removesuffix(" thing"), texture=texture), rng)
-
-
-def _maybe_texture(probability: float, rng: np.random.Generator) -> str:
-    if rng.random() < probability:
-        return choose(TEXTURE_NAMES, rng)
-    return PLAIN
-
-
-def paint_pair(name: str, rng: np.random.Generator) -> Picture:
-    """Paint a class such as 'red star'."""
-    colour, _, shape = name.partition(" ")
-    return paint(Description(kind="object", name=shape, colour=colour), rng)
-
-
-def paint_landscape(name: str, rng: np.random.Generator) -> Picture:
-    return paint(Description(kind="scene", name=name), rng)
+    """Paint any shape, plain or textured, for a class such as 'red thing'."""
+    shape, texture = choose(SHAPE_NAMES, rng), PLAIN
+    if rng.random() < 0.25:
+        texture = choose(TEXTURE_NAMES, rng)
+    colour = shade(name.removesuffix(" thing"), rng)
+    behind = background(contrasting(colour, rng, distance=110), rng)
+    radius = 0.3 * rng.uniform(0.85, 1.12)
+    second = contrasting(colour, rng, distance=150)
+    body = blend(texture_mask(texture, rng), colour, second)
+    rotation = rng.normal(0, 0.15)
+    margin = 0.6 * max(0.02, 0.5 - radius)  # keeps most of the shape on the canvas
+    x, y = 0.5 + rng.uniform(-margin, margin), 0.5 + rng.uniform(-margin, margin)
+    x, y = x + rng.normal(0, 0.02), y + rng.normal(0, 0.02)
+    drawing = shape_drawing(shape, distorted(x, y, radius, rotation, rng))
+    return blend(shrink(drawing), body, behind)
 
 
 def paint_letter(name: str, rng: np.random.Generator) -> Picture:
-    return paint(Description(kind="glyph", name=name), rng)
+    """Paint a class such as 'letter a'."""
+    colour = random_colour(rng)
+    behind = background(contrasting(colour, rng, distance=110), rng)
+    mask = typeset_mask(name.removeprefix("letter ").upper(), rng.uniform(0.28, 0.42), rng)
+    return blend(mask, colour, behind)
 
 
 def paint_pattern(name: str, rng: np.random.Generator) -> Picture:
     """Paint a class such as 'striped texture'."""
-    return paint(Description(kind="texture", texture=name.removesuffix(" texture")), rng)
-
-
-def held_out_pairs() -> tuple[str, ...]:
-    """Return COMPOSITIONS of the colour-shape pairs that training leaves out, in order of shape."""
-    pairs = []
-    for shape in SHAPE_NAMES:
-        for colour in COLOUR_NAMES:
-            if is_held_out(shape, colour):
-                pairs.append(f"{colour} {shape}")
-    chosen = generator("world", "compositions", "classes").permutation(len(pairs))[:COMPOSITIONS]
-    return tuple([pairs[index] for index in sorted(chosen)])
+    colour = random_colour(rng)
+    second = contrasting(colour, rng, distance=140)
+    light = 1 + 0.15 * rng.normal() * (X - 0.5)
+    sheet = blend(texture_mask(name.removesuffix(" texture"), rng), colour, second)
+    return np.asarray(sheet * light[..., None])
 
 
 _DATASETS: tuple[TinyDataset, ...] = (
     PaintedDataset(
         name="scenes",
         classes=SCENE_NAMES,
-        painter=paint_landscape,
+        painter=paint_scene,
         shifts=("noise", "blur", "gray", "contrast", "cast", "dark", "fog", "occlusion", "sketch", "warp"),
     ),
     HandwrittenDigits(name="digits", classes=NUMBER_NAMES, flip=False),
-    PaintedDataset(name="letters", classes=LETTER_NAMES, flip=False, painter=paint_letter, shifts=OBJECT_SHIFTS),
+    PaintedDataset(
+        name="letters",
+        classes=LETTER_NAMES,
+        flip=False,
+        painter=paint_letter,
+        shifts=("noise", "blur", "contrast", "cast", "dark", "fog", "occlusion", "sketch", "pixelation", "warp"),
+    ),
     PaintedDataset(
         name="colours",
         classes=tuple([f"{colour} thing" for colour in COLOUR_NAMES]),
@@ -303,13 +291,6 @@ _DATASETS: tuple[TinyDataset, ...] = (
         classes=tuple([f"{texture} texture" for texture in TEXTURE_NAMES]),
         painter=paint_pattern,
         shifts=("noise", "blur", "contrast", "fog", "occlusion", "warp", "pixelation"),
-    ),
-    PaintedDataset(name="objects", classes=SHAPE_NAMES, painter=paint_shape, shifts=OBJECT_SHIFTS),
-    PaintedDataset(
-        name="compositions",
-        classes=held_out_pairs(),
-        painter=paint_pair,
-        shifts=("noise", "blur", "fog", "occlusion", "pixelation", "warp", "dark"),
     ),
 )
 TINY_DATASETS: dict[str, TinyDataset] = {dataset.name: dataset for dataset in _DATASETS}

@@ -30,7 +30,7 @@ from fpp_sweep.spec.tasks import PretrainTask
 from fpp_sweep.trial.adapting import make_adapter
 from fpp_sweep.trial.prompts import make_prompt, prompt_model
 
-FEW_CLASSES, MANY_CLASSES = "textures", "compositions"  # embedded datasets without a nearly certain prediction
+FEW_CLASSES, MANY_CLASSES = "textures", "letters"  # embedded datasets without a nearly certain prediction
 SAMPLES, VIEWS, PRETRAINING_STEPS = 8, 16, 20
 SETTINGS = {
     "views.count": VIEWS,

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fpp_sweep.tiny.pictures import SCENES, paint_scene
-from fpp_sweep.tiny.rendering import CANVAS, TEXTURES, Picture, generator, texture_mask, to_pixels
-from fpp_sweep.tiny.shapes import SHAPES, Pose, shape_mask
+from fpp_sweep.tiny.rendering import CANVAS, TEXTURES, Picture, generator, shrink, texture_mask, to_pixels
+from fpp_sweep.tiny.scenes import SCENES, paint_scene
+from fpp_sweep.tiny.shapes import SHAPES, Pose, shape_drawing
 from fpp_sweep.tiny.world import SHIFTS, SPLITS, TINY_DATASETS
 from tools.train_tiny import pool
+from tools.train_tiny.pictures import edge_of
 
 SHEET = Path(__file__).with_name("sheet.png")
 SHOWN = 32  # side of a picture on the sheet, in pixels
@@ -67,8 +68,9 @@ def shown_pictures() -> Iterator[tuple[str, NDArray[np.uint8]]]:
 def named_pictures() -> Iterator[tuple[str, NDArray[Any]]]:
     for name in SHAPES:
         tilted = Pose(0.45, 0.55, 0.4, rotation=0.3, shear=0.1, aspect=0.9)
-        for outlined in (False, True):
-            yield f"shape {name}, outlined {outlined}", in_white(shape_mask(name, tilted, outlined=outlined))
+        drawn = shape_drawing(name, tilted)
+        yield f"shape {name}, outlined False", in_white(shrink(drawn))
+        yield f"shape {name}, outlined True", in_white(shrink(edge_of(drawn)))
     for name in TEXTURES:
         for number in range(2):
             yield f"texture {name} {number}", in_white(texture_mask(name, generator("sheet", number)))

@@ -7,18 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.tiny.pictures import (
-    COLOUR_NAMES,
-    KINDS,
-    NAMES,
-    POSITIONS,
-    SHAPE_NAMES,
-    SIZES,
-    TEXTURE_NAMES,
-    Description,
-)
-from fpp_sweep.tiny.rendering import PLAIN, choose
-from fpp_sweep.tiny.shapes import DIGITS
+from fpp_sweep.tiny.rendering import COLOUR_NAMES, PLAIN, TEXTURE_NAMES, choose
+from fpp_sweep.tiny.shapes import SHAPE_NAMES
+from fpp_sweep.tiny.world import DIGITS
+from tools.train_tiny.pictures import KINDS, NAMES, POSITIONS, SIZES, Description
 
 CANONICAL = "a photo of a {}."  # the evaluations use this prompt; it is therefore the most frequent one here
 TEMPLATES = (

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fpp_sweep.tiny.model import IMAGE_MEAN, IMAGE_SIZE, IMAGE_STD
-from fpp_sweep.tiny.pictures import COLOUR_NAMES, NAMES, SHAPE_NAMES, TEXTURE_NAMES, Description, is_held_out
+from fpp_sweep.tiny.rendering import COLOUR_NAMES, TEXTURE_NAMES
+from fpp_sweep.tiny.shapes import SHAPE_NAMES
 from tools.train_tiny.captions import (
     FACTS,
     UNSTATED,
@@ -35,6 +36,7 @@ from tools.train_tiny.captions import (
     fill_template,
     split_words,
 )
+from tools.train_tiny.pictures import NAMES, Description, is_held_out
 from tools.train_tiny.recipe import Recipe
 from tools.train_tiny.weights import vocabulary_ids
 

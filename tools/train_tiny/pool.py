@@ -11,23 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.tiny.pictures import (
-    COLOUR_NAMES,
-    KINDS,
-    POSITIONS,
-    SCENE_NAMES,
-    SHAPE_NAMES,
-    SIZES,
-    TEXTURE_NAMES,
-    Description,
-    is_held_out,
-    paint,
-)
-from fpp_sweep.tiny.rendering import CANVAS, PLAIN, Picture, choose, generator, to_pixels
-from fpp_sweep.tiny.shapes import LETTER_NAMES, NUMBER_NAMES
-from fpp_sweep.tiny.world import IN_TRAINING, shifted
+from fpp_sweep.tiny.rendering import CANVAS, COLOUR_NAMES, PLAIN, TEXTURE_NAMES, Picture, choose, generator, to_pixels
+from fpp_sweep.tiny.scenes import SCENE_NAMES
+from fpp_sweep.tiny.shapes import SHAPE_NAMES
+from fpp_sweep.tiny.world import LETTER_NAMES, NUMBER_NAMES, shifted
+from tools.train_tiny.pictures import KINDS, POSITIONS, SIZES, Description, is_held_out, paint
 
 CHUNK = 1000  # pictures per message to a worker process
+SHIFTS = ("noise", "blur", "contrast", "cast", "dark")
 KIND_SHARES = (0.5, 0.17, 0.22, 0.11)  # shares of objects, textures, glyphs and scenes
 
 
@@ -101,7 +92,7 @@ def paint_for_training(description: Description, rng: np.random.Generator) -> Pi
     """Paint a picture, apply the camera, and on a quarter of the pictures a mild shift."""
     picture = camera(paint(description, rng), rng)
     if rng.random() < 0.25:
-        picture = shifted(picture, IN_TRAINING, 0.5, rng)
+        picture = shifted(picture, SHIFTS, 0.5, rng)
     return picture
 
 

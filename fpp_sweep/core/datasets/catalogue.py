@@ -146,11 +146,6 @@ def _shift(layout: ImageNetFolders, test_size: int, *aliases: str) -> DatasetSpe
     return DatasetSpec(layout=layout, group="shifts", aliases=aliases, test_size=test_size)
 
 
-def _tiny(name: str, *, flip: bool = True) -> DatasetSpec:
-    """Describe an embedded dataset, without AugMix, which would be half of the cost of a laptop's first run."""
-    return DatasetSpec(layout=Embedded(name), group="tiny", flip=flip, augmix=False)
-
-
 V2_FOLDER = "imagenetv2/imagenetv2-matched-frequency-format-val"
 
 DATASETS: dict[str, DatasetSpec] = {
@@ -178,14 +173,10 @@ DATASETS: dict[str, DatasetSpec] = {
     "imagenet_v2": _shift(ImageNetFolders(V2_FOLDER, imagenet_v2_classes), 10000, "V", "V2", "I-V2"),
     "imagenet_r": _shift(ImageNetFolders("imagenet-rendition/imagenet-r", imagenet_r_classes), 30000, "R", "I-R"),
     "imagenet_sketch": _shift(ImageNetFolders("imagenet-sketch/images", imagenet_classes), 50889, "K", "I-S", "I-K"),
-    "scenes": _tiny("scenes"),
-    "digits": _tiny("digits", flip=False),
-    "letters": _tiny("letters", flip=False),
-    "colours": _tiny("colours"),
-    "textures": _tiny("textures"),
-    "objects": _tiny("objects"),
-    "compositions": _tiny("compositions"),
 }
+# the embedded datasets, without AugMix, which would be half of the cost of a laptop's first run
+for _name, _world in TINY_DATASETS.items():
+    DATASETS[_name] = DatasetSpec(layout=Embedded(_name), group="tiny", flip=_world.flip, augmix=False)
 
 
 def _in_group(group: str) -> tuple[str, ...]:
