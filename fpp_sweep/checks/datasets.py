@@ -76,7 +76,7 @@ class DatasetSurvey:
         for split, problem in self.problems.items():
             splits_by_problem.setdefault(problem, []).append(split)
         for problem, splits in splits_by_problem.items():
-            if len(splits) == len(self.spec.layout.splits):
+            if len(splits) == len(self.spec.layout.possible_splits):
                 yield problem
             else:
                 yield f"{', '.join(splits)}: {problem}"
@@ -127,7 +127,7 @@ def survey_datasets(names: Sequence[str], data_root: str | None, dataset_file: s
     specs = {**DATASETS, **custom}
     surveys = []
     for name in expand(names or ["all"], custom):
-        survey = survey_dataset(name, specs[name], data_root, specs[name].layout.splits)
+        survey = survey_dataset(name, specs[name], data_root, specs[name].layout.possible_splits)
         surveys.append(replace(survey, is_requested=bool(names) or name in custom))
     return surveys
 
@@ -142,7 +142,7 @@ def survey_dataset(name: str, spec: DatasetSpec, data_root: str | None, splits: 
     for split in splits:
         try:
             listings[split] = list_split(name, spec, split, root)
-            ignored.update(spec.layout.ignored_files(root or Path(), split))
+            ignored.update(spec.layout.ignored_files(spec.root or root or Path(), split))
         except InputError as error:
             problems[split] = str(error).removeprefix(f"{name}: ").replace(f"{root}{os.sep}", "")
     return DatasetSurvey(name, spec, listings, problems, ignored)

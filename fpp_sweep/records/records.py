@@ -80,7 +80,6 @@ class SplitResult:
     costs: Mapping[Name, Seconds] = field(default_factory=dict)
     # image features that were computed for the trial: number of `images`, and seconds by step, summed over workers
     features: Seconds = field(default_factory=dict)
-    devices: Sequence[str] = ()  # devices that computed the results
     notes: Sequence[str] = ()  # post-hoc maps without a temperature, and why
 
     @property

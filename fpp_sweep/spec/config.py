@@ -38,9 +38,6 @@ TEMPLATE_FILE = ".json"
 Distance = Literal["squared_l2", "l2", "cosine"]
 TermDistance = Literal["squared_l2", "l2", "cosine", "none"]  # none: the term is left out of the loss
 Auto = Literal["auto", "on", "off"]
-# by_class: one class after the other; dirichlet:0.1: classes come in waves, as in studies of correlated streams
-StreamOrder = Literal["fair", "file", "shuffled", "by_class", "dirichlet:0.1"]
-FIXED_ORDERS = ("fair", "file")  # orders that are the same for every seed
 METHOD_AND_START = ("method", "prompt", "adapt.templates")  # they decide which other settings a trial reads: `relevant`
 
 
@@ -51,7 +48,7 @@ def draws_order(method: object, order: object) -> bool:
     (True, False, False)
     """
     row = catalogue.METHODS.get(str(method))  # a plugin's method may not be loaded
-    return row is not None and row.ordered and order not in FIXED_ORDERS
+    return row is not None and row.ordered and order == "shuffled"
 
 
 # ------------------------------------------------------------ types of values
@@ -148,7 +145,7 @@ class AdaptConfig:
     # DynaPrompt
     slots: AtLeast1 = 12  # prompts in the buffer
     slot_rule: Literal["released", "corrected", "described"] = "released"  # selects prompts: see docs/methods.md
-    order: StreamOrder = "fair"  # order of the stream; all but `fair` and `file` are drawn by the seed
+    order: Literal["fair", "file", "shuffled"] = "fair"  # order of the stream; shuffled: by the seed
     # ZERO
     vote_form: Literal["described", "released"] = "described"  # hard votes, or shares at scale 1024: docs/methods.md
     vote_fraction: Fraction = 0.3  # share of the views that vote: the int(0.3 * 64) = 19 most confident

@@ -33,8 +33,6 @@ from fpp_sweep.spec.specs import adaptation_precision
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.trial.prompts import ensemble_model, prompt_model
 
-DIRICHLET_CONCENTRATION = 0.1  # the concentration in the name of the order `dirichlet:0.1`
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Adapter:
@@ -96,39 +94,7 @@ def stream_of(task: EvalTask, dataset: Dataset) -> NDArray[np.int64]:
     if draws_order(task.config.method, order):
         generator = torch_generator(task.seed, "stream", task.dataset, task.split)
         stream = torch.randperm(len(dataset), generator=generator).numpy()
-        if order == "by_class":
-            stream = _one_class_after_another(stream, dataset, generator)
-        if order == "dirichlet:0.1":
-            stream = _in_dirichlet_order(stream, dataset, generator)
     return stream[task.start : task.stop]
-
-
-def _one_class_after_another(
-    shuffled: NDArray[np.int64], dataset: Dataset, generator: torch.Generator
-) -> NDArray[np.int64]:
-    """Return shuffled samples sorted by class, with the classes in a drawn order."""
-    rank_of_class = torch.randperm(len(dataset.classes), generator=generator).numpy()
-    ranks = rank_of_class[dataset.labels[shuffled]]
-    return shuffled[ranks.argsort(kind="stable")]
-
-
-def _in_dirichlet_order(shuffled: NDArray[np.int64], dataset: Dataset, generator: torch.Generator) -> NDArray[np.int64]:
-    """Return shuffled samples in an order in which classes come and go, as in `dirichlet:0.1`.
-
-    The stream has as many slots of time as there are classes. Each class divides its samples between the slots by
-    shares from a Dirichlet distribution, which for a small concentration gives a few slots nearly all of them.
-    """
-    classes = len(dataset.classes)
-    seed = int(torch.randint(2**62, (1,), generator=generator))
-    shares = np.random.default_rng(seed).dirichlet(np.full(classes, DIRICHLET_CONCENTRATION), size=classes)
-    slots = np.empty(len(shuffled), np.int64)
-    labels = dataset.labels[shuffled]
-    for label in range(classes):
-        positions = np.flatnonzero(labels == label)
-        slot_ends = np.rint(shares[label].cumsum() * len(positions))  # in samples of the class
-        slots_of_class = np.searchsorted(slot_ends, np.arange(len(positions)), side="right")
-        slots[positions] = slots_of_class.clip(max=classes - 1)
-    return shuffled[slots.argsort(kind="stable")]
 
 
 def evaluate(

@@ -65,14 +65,6 @@ class MapFit:
         return f"{self.posthoc}, {self.dataset}, seed {self.seed}: no temperature{folds}, so T = 1 ({self.problem})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MappedPredictions:
-    """Predictions after each map by dataset and seed, and the temperatures that were fitted."""
-
-    by_map: Mapping[str, PredictionsBySeed]
-    fits: Sequence[MapFit]
-
-
 def needs_validation(names: Sequence[str], split: str) -> bool:
     """Return True if maps or conformal sets of a split are fitted on validation, and not on the split itself."""
     return split == "test" and any(is_fitted(name) for name in names)
@@ -83,51 +75,34 @@ def is_fitted(name: str) -> bool:
     return name in catalogue.CONFORMAL or catalogue.POSTHOC[name].fitted_on.startswith("val")
 
 
-def apply_maps(
-    maps: Sequence[str], measured: PredictionsBySeed, fitted_on: PredictionsBySeed | None = None
-) -> MappedPredictions:
-    """Return the measured predictions after each map; raise InputError if one cannot be fitted.
+def map_predictions(
+    name: str, key: DatasetSeed, measured: PredictionsBySeed, validation: PredictionsBySeed | None = None
+) -> tuple[Predictions, MapFit | None]:
+    """Return the predictions of one dataset and seed after a map, and the fit of the map if it has temperatures.
 
-    `fitted_on` are the predictions of the validation split; none: maps are cross-fitted.
+    `validation` are the predictions of that split; none: the map is cross-fitted. Raise InputError if it cannot be
+    fitted.
     """
-    fits: list[MapFit] = []
-    by_map: dict[str, PredictionsBySeed] = {}
-    for name in maps:
-        mapped = {}
-        for key, predictions in measured.items():
-            probabilities, fit = _map_dataset(name, key, measured, fitted_on)
-            mapped[key] = recalibrated(predictions, probabilities)
-            if fit is not None:
-                fits.append(fit)
-        by_map[name] = mapped
-    return MappedPredictions(by_map=by_map, fits=fits)
-
-
-def _map_dataset(
-    name: str, key: DatasetSeed, measured: PredictionsBySeed, fitted_on: PredictionsBySeed | None
-) -> tuple[Numbers, MapFit | None]:
-    """Return one dataset's probabilities (N, K) after a map, and the fit of the map if it has temperatures."""
     dataset, _ = key
     raw = measured[key]
-    if name == "temperature_oracle":
-        probabilities, fits = _fit_and_apply(_apply_temperature, dataset, raw, raw)
-        return probabilities, _map_fit(name, key, len(raw), fits)
-    if name == "temperature_transfer":
-        sources = _of_other_datasets(key, fitted_on or measured)
-        fit = fit_temperature([_labelled(source) for source in sources])
-        images = sum([len(source) for source in sources])
-        return with_temperature(logits_of(raw), fit.temperature), _map_fit(name, key, images, [fit])
     source = None
-    if fitted_on is None:
-        require_fittable(dataset, raw.labels)
+    if name == "temperature_transfer":
+        others = _of_other_datasets(key, validation or measured)
+        fit = fit_temperature([_labelled(other) for other in others])
+        probabilities, fits = with_temperature(logits_of(raw), fit.temperature), [fit]
+        images = sum([len(other) for other in others])
     else:
-        source = fitted_on[key]
-        require_fittable(f"{dataset}, split {FITTED_SPLIT}", source.labels)
-    apply = _apply_isotonic if name == "isotonic" else _apply_temperature
-    probabilities, fits = _fit_and_apply(apply, dataset, raw, source)
-    if not fits:
-        return probabilities, None
-    return probabilities, _map_fit(name, key, len(raw if source is None else source), fits)
+        if name == "temperature_oracle":
+            source = raw
+        elif validation is None:
+            require_fittable(dataset, raw.labels)
+        else:
+            source = validation[key]
+            require_fittable(f"{dataset}, split {FITTED_SPLIT}", source.labels)
+        apply = _apply_isotonic if name == "isotonic" else _apply_temperature
+        probabilities, fits = _fit_and_apply(apply, dataset, raw, source)
+        images = len(raw if source is None else source)
+    return recalibrated(raw, probabilities), _map_fit(name, key, images, fits)
 
 
 def _of_other_datasets(key: DatasetSeed, predictions: PredictionsBySeed) -> list[Predictions]:
@@ -182,19 +157,19 @@ def folds_of(dataset: str, ids: Sequence[str]) -> Integers:
     return folds
 
 
-def _map_fit(name: str, key: DatasetSeed, images: int, fits: Sequence[TemperatureFit]) -> MapFit:
+def _map_fit(name: str, key: DatasetSeed, images: int, fits: Sequence[TemperatureFit]) -> MapFit | None:
+    """Return the temperatures of a map; None for a map without temperatures."""
+    if not fits:
+        return None
     dataset, seed = key
     problems = [fit.problem for fit in fits if fit.problem]
-    first_problem = ""
-    if problems:
-        first_problem = problems[0]
     return MapFit(
         posthoc=name,
         dataset=dataset,
         seed=seed,
         images=images,
         temperatures=tuple(fit.temperature for fit in fits),
-        problem=first_problem,
+        problem=next(iter(problems), ""),
         n_without=len(problems),
     )
 
@@ -220,25 +195,19 @@ def logits_of(predictions: Predictions) -> Numbers:
 
 
 def with_conformal_sets(
-    names: Sequence[str], measured: PredictionsBySeed, fitted_on: PredictionsBySeed | None
-) -> dict[DatasetSeed, Predictions]:
+    names: Sequence[str], dataset: str, predictions: Predictions, source: Predictions | None
+) -> Predictions:
     """Return the predictions with the size of each image's sets, and whether the sets hold the label.
 
-    `fitted_on` are the predictions of the validation split; none: thresholds are cross-fitted. Raise InputError if
-    there are too few images.
+    `source` are the predictions of the validation split; none: thresholds are cross-fitted. Raise InputError if there
+    are too few images.
     """
-    results = {}
-    for (dataset, seed), predictions in measured.items():
-        columns: dict[str, Any] = dict(predictions.columns)
-        for name in names:
-            source = None
-            if fitted_on is not None:
-                source = fitted_on[dataset, seed]
-            is_in_set = _class_sets(catalogue.CONFORMAL[name], dataset, predictions, source)
-            columns[name] = is_in_set.sum(axis=1)
-            columns[name + COVERED] = is_in_set[np.arange(len(is_in_set)), predictions.labels]
-        results[dataset, seed] = replace(predictions, columns=columns)
-    return results
+    columns: dict[str, Any] = dict(predictions.columns)
+    for name in names:
+        is_in_set = _class_sets(catalogue.CONFORMAL[name], dataset, predictions, source)
+        columns[name] = is_in_set.sum(axis=1)
+        columns[name + COVERED] = is_in_set[np.arange(len(is_in_set)), predictions.labels]
+    return replace(predictions, columns=columns)
 
 
 def _class_sets(row: catalogue.ConformalRow, dataset: str, predictions: Predictions, source: Predictions | None) -> Any:

@@ -42,7 +42,6 @@ class TaskResult:
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage; empty for a cached result
     spent: Mapping[str, float] = field(default_factory=dict)  # by stage, when the result was computed
     features: Mapping[str, float] = field(default_factory=dict)  # image features: `images`, and seconds by step
-    device: str = ""  # the device that computed the result
     worker_seconds: float = 0.0  # from the start of the task to its end
     worker: str = ""  # the worker that computed the result in this run
     adapters: tuple[str, ...] = ()  # keys of the adapters that the worker holds afterwards
@@ -91,14 +90,13 @@ def pack(result: TaskResult) -> bytes:
         part = getattr(result, name)
         if part is not None:
             parts[name] = np.frombuffer(part, np.uint8)
-    return save(parts, {"spent": json.dumps(dict(result.spent)), "device": result.device})
+    return save(parts, {"spent": json.dumps(dict(result.spent))})
 
 
 def unpack(data: bytes) -> TaskResult:
     """Return the result that `pack` was given, as one that took no time; raise an error for other data."""
     parts: dict[str, Any] = {name: part.tobytes() for name, part in load(data).items()}
-    metadata = safetensors_metadata(data)
-    return TaskResult(**parts, spent=json.loads(metadata["spent"]), device=metadata["device"])
+    return TaskResult(**parts, spent=json.loads(safetensors_metadata(data)["spent"]))
 
 
 # ------------------------------------------------------------ predictions
@@ -106,24 +104,13 @@ def unpack(data: bytes) -> TaskResult:
 
 def pack_predictions(predictions: Predictions) -> bytes:
     """Return predictions as the bytes of a safetensors file."""
-    arrays = {}
-    for name, array in _arrays_of(predictions).items():
-        if array.dtype == np.int64:
-            array = array.astype(np.int32)  # labels and counts of bins are half of a file else
-        arrays[name] = np.ascontiguousarray(array)
-    return save(arrays)
-
-
-def _arrays_of(predictions: Predictions) -> dict[str, Any]:
     arrays = _field_values(predictions)
-    bins = arrays.pop("class_bins")
-    columns = arrays.pop("columns")
-    arrays["ids"] = _json_array(arrays["ids"])
-    for name, values in _field_values(bins).items():
+    arrays["ids"] = np.frombuffer(json.dumps(predictions.ids).encode(), np.uint8)
+    for name, values in _field_values(arrays.pop("class_bins")).items():
         arrays[BIN_PREFIX + name] = values
-    for name, values in columns.items():
+    for name, values in arrays.pop("columns").items():
         arrays[COLUMN_PREFIX + name] = values
-    return arrays
+    return save({name: np.ascontiguousarray(values) for name, values in arrays.items()})
 
 
 def _field_values(value: Any) -> dict[str, Any]:
@@ -134,21 +121,10 @@ def _field_values(value: Any) -> dict[str, Any]:
 def unpack_predictions(data: bytes) -> Predictions:
     """Return the predictions that `pack_predictions` was given."""
     arrays: dict[str, Any] = load(data)
-    for name, array in arrays.items():
-        if array.dtype == np.int32:
-            arrays[name] = array.astype(np.int64)
-    ids = tuple(_json_of(arrays.pop("ids")))
+    ids = tuple(json.loads(arrays.pop("ids").tobytes()))
     bins = ClassBins(**_pop_prefixed(arrays, BIN_PREFIX))
     columns = _pop_prefixed(arrays, COLUMN_PREFIX)
     return Predictions(ids=ids, class_bins=bins, columns=columns, **arrays)
-
-
-def _json_array(value: Any) -> Any:
-    return np.frombuffer(json.dumps(value).encode(), np.uint8)
-
-
-def _json_of(array: Any) -> Any:
-    return json.loads(array.tobytes())
 
 
 def _pop_prefixed(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
@@ -160,7 +136,7 @@ def _pop_prefixed(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
     return popped
 
 
-FORMAT = "fpp_sweep task 7"
+FORMAT = "fpp_sweep task 8"
 SEAL = 32  # bytes of the SHA-256 in front of the content
 
 

@@ -25,13 +25,13 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import safetensors_metadata
 from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, cost
-from fpp_sweep.spec.validation import MAX_NUMBER
+from fpp_sweep.spec.validation import MAX_NUMBER, at_key
 from fpp_sweep.trial.posthoc import (
     FITTED_SPLIT,
     LOGITS,
     MapFit,
     PredictionsBySeed,
-    apply_maps,
+    map_predictions,
     needs_validation,
     with_conformal_sets,
 )
@@ -236,7 +236,8 @@ def run_trial(
             images = plan.range_of(dataset)
             datasets.append(_dataset_result(dataset, seed, shards[dataset.name, seed], done, images))
     if plan.posthoc or plan.conformal:
-        datasets = _with_fits(plan, datasets, posthoc_tasks, done)
+        validation = _predictions_of(plan, FITTED_SPLIT, posthoc_tasks, done) if posthoc_tasks else None
+        datasets = with_maps(plan.posthoc, plan.conformal, datasets, validation)
     return summarize(datasets, list(done.values())), datasets
 
 
@@ -266,16 +267,6 @@ def _run_pretrainings(
     return done
 
 
-def _with_fits(
-    plan: Plan, datasets: Sequence[DatasetResult], posthoc_tasks: Shards, done: Mapping[Task, TaskResult]
-) -> list[DatasetResult]:
-    """Return the results with conformal sets, and with their predictions after each post-hoc map."""
-    fitted_on = None
-    if posthoc_tasks:
-        fitted_on = _predictions_of(plan, FITTED_SPLIT, posthoc_tasks, done)
-    return with_maps(plan.posthoc, plan.conformal, datasets, fitted_on)
-
-
 def with_maps(
     maps: Sequence[str],
     conformal: Sequence[str],
@@ -284,22 +275,17 @@ def with_maps(
 ) -> list[DatasetResult]:
     """Return the results with conformal sets, with their predictions after each post-hoc map, and the maps' fits."""
     measured = {(result.dataset.name, result.seed): result.predictions for result in datasets}
-    mapped = apply_maps(maps, measured, validation)
-    with_sets = with_conformal_sets(conformal, measured, validation)
     results = []
     for result in datasets:
         key = (result.dataset.name, result.seed)
-        fitted_on = None
-        if validation is not None:
-            fitted_on = validation[key]
-        with_fits = replace(
-            result,
-            predictions=with_sets[key],
-            mapped={name: predictions[key] for name, predictions in mapped.by_map.items()},
-            fits=tuple(fit for fit in mapped.fits if (fit.dataset, fit.seed) == key),
-            fitted_on=fitted_on,
-        )
-        results.append(with_fits)
+        fitted_on = None if validation is None else validation[key]
+        mapped, fits = {}, []
+        for name in maps:
+            mapped[name], fit = map_predictions(name, key, measured, validation)
+            if fit is not None:
+                fits.append(fit)
+        predictions = with_conformal_sets(conformal, result.dataset.name, result.predictions, fitted_on)
+        results.append(replace(result, predictions=predictions, mapped=mapped, fits=tuple(fits), fitted_on=fitted_on))
     return results
 
 
@@ -339,97 +325,53 @@ def _dataset_result(
 
 
 def join_shards(shards: Sequence[tuple[EvalTask, TaskResult]], images: ImageRange) -> Predictions:
-    """Return the predictions of all shards in order; raise ValueError unless they cover each image once."""
-    ordered = sorted(shards, key=_start_of)
-    dataset = ordered[0][0].dataset
+    """Return the predictions of all shards in order; raise ValueError if there are too few for the images."""
+    ordered = sorted(shards, key=lambda shard: shard[0].start)
+    predictions = concatenate([result.read_predictions() for _, result in ordered])
     size = images.stop - images.start
-    starts = [task.start for task, _ in ordered]
-    stops = [task.stop for task, _ in ordered]
-    if [images.start, *stops] != [*starts, images.stop]:
-        ranges = list(zip(starts, stops, strict=True))
-        raise ValueError(f"{dataset}: shards {ranges} are not its {size} samples, each once")
-    predictions = []
-    for task, result in ordered:
-        predicted = result.read_predictions()
-        if len(predicted) != task.stop - task.start:
-            raise ValueError(f"{dataset}: samples {task.start}..{task.stop} came back as {len(predicted)}")
-        predictions.append(predicted)
-    return concatenate(predictions)
-
-
-def _start_of(shard: tuple[EvalTask, TaskResult]) -> int:
-    return shard[0].start
+    if len(predictions) != size:  # a sample that came twice is noticed by `Predictions`
+        raise ValueError(f"{ordered[0][0].dataset}: {len(predictions)} predictions of {size} samples")
+    return predictions
 
 
 def summarize(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> SplitResult:
     """Return a trial's scores, their averages and its costs; `done` are the results of all its tasks."""
-    scores_by_seed = _scores_by_seed(datasets)
-    averages = []  # over datasets, for each seed
-    for by_dataset in scores_by_seed.values():
-        averages.append(mean(list(by_dataset.values())))
-    deviation: ValuesByName = {}
+    scores: ScoresBySeed = {}
+    images_by_seed: dict[int, int] = {}
+    costs: dict[str, list[Mapping[str, float]]] = {}  # by dataset, for each seed
+    for result in datasets:
+        name, seed = result.dataset.name, result.seed
+        with at_key(name):
+            scores.setdefault(seed, {})[name] = scores_of(result)
+        images_by_seed[seed] = images_by_seed.get(seed, 0) + len(result.predictions)
+        costs.setdefault(name, []).append(result.costs)
+    averages = [mean(list(by_dataset.values())) for by_dataset in scores.values()]  # over datasets, for each seed
     by_seed = {}
-    if len(scores_by_seed) > 1:
-        deviation = _deviations(averages)
-        by_seed = {str(seed): by_dataset for seed, by_dataset in scores_by_seed.items()}
-    devices = {result.device for result in done if result.device}
+    deviation: ValuesByName = {}
+    if len(scores) > 1:
+        by_seed = {str(seed): by_dataset for seed, by_dataset in scores.items()}
+        deviation = {name: statistics.stdev([row[name] for row in averages]) for name in averages[0]}
+    fits = chain.from_iterable(result.fits for result in datasets)
     return SplitResult(
         average=mean(averages),
-        datasets=_mean_over_seeds(scores_by_seed),
+        datasets=_mean_over_seeds(scores, costs),
         deviation=deviation,
-        samples=_images_of_one_seed(datasets),
+        samples=images_by_seed[datasets[0].seed],  # every seed has the same images
         seconds=sum_by_stage([result.seconds for result in done]),
         worker_seconds=math.fsum(result.worker_seconds for result in done),
         features=sum_by_stage([result.features for result in done]),
         by_seed=by_seed,
-        notes=_map_problems(datasets),
-        costs=_costs_by_dataset(datasets),
-        devices=sorted(devices),
+        notes=[fit.sentence for fit in fits if fit.problem],
+        costs={name: mean(of_seeds) for name, of_seeds in costs.items()},
     )
 
 
-def _scores_by_seed(datasets: Sequence[DatasetResult]) -> ScoresBySeed:
-    """Return the scores of each seed and dataset."""
-    scores_by_seed: ScoresBySeed = {}
-    for result in datasets:
-        try:
-            scores = scores_of(result)
-        except InputError as error:
-            raise InputError(f"{result.dataset.name}: {error}") from error
-        scores_by_seed.setdefault(result.seed, {})[result.dataset.name] = scores
-    return scores_by_seed
-
-
-def _images_of_one_seed(datasets: Sequence[DatasetResult]) -> int:
-    """Return the number of images of all datasets; every seed has the same images."""
-    images = 0
-    for result in datasets:
-        if result.seed == datasets[0].seed:
-            images += len(result.predictions)
-    return images
-
-
-def _mean_over_seeds(scores_by_seed: ScoresBySeed) -> dict[str, ValuesByName]:
+def _mean_over_seeds(scores_by_seed: ScoresBySeed, datasets: Iterable[str]) -> dict[str, ValuesByName]:
     """Return the mean scores of each dataset."""
-    scores_by_dataset: dict[str, list[ValuesByName]] = {}  # for each seed
-    for by_dataset in scores_by_seed.values():
-        for name, scores in by_dataset.items():
-            scores_by_dataset.setdefault(name, []).append(scores)
-    return {name: mean(scores) for name, scores in scores_by_dataset.items()}
-
-
-def _costs_by_dataset(datasets: Sequence[DatasetResult]) -> dict[str, ValuesByName]:
-    """Return the mean seconds of a seed by dataset and stage."""
-    costs: dict[str, list[Mapping[str, float]]] = {}  # for each seed
-    for result in datasets:
-        costs.setdefault(result.dataset.name, []).append(result.costs)
-    return {name: _cost_per_seed(costs_of_seeds) for name, costs_of_seeds in costs.items()}
-
-
-def _map_problems(datasets: Sequence[DatasetResult]) -> list[str]:
-    """Return a sentence for each post-hoc map that has no temperature."""
-    fits = chain.from_iterable(result.fits for result in datasets)
-    return [fit.sentence for fit in fits if fit.problem]
+    means = {}
+    for name in datasets:
+        means[name] = mean([by_dataset[name] for by_dataset in scores_by_seed.values()])
+    return means
 
 
 def scores_of(result: DatasetResult) -> ValuesByName:
@@ -446,23 +388,6 @@ def scores_of(result: DatasetResult) -> ValuesByName:
         if not abs(value) <= MAX_NUMBER:  # a record with it could not be read
             raise InputError(f"metric {metric} is {value:g}, beyond {MAX_NUMBER:g}; return a smaller number")
     return scores
-
-
-def _deviations(rows: Sequence[Mapping[str, float]]) -> ValuesByName:
-    """Return the standard deviation of every number over the rows."""
-    deviations = {}
-    for name in rows[0]:
-        deviations[name] = statistics.stdev([row[name] for row in rows])
-    return deviations
-
-
-def _cost_per_seed(costs: Sequence[Mapping[str, float]]) -> ValuesByName:
-    """Return the mean seconds of a seed by stage, from the costs of each seed."""
-    totals = sum_by_stage(costs)
-    means = {}
-    for stage, seconds in totals.items():
-        means[stage] = seconds / len(costs)
-    return means
 
 
 def mean(rows: Sequence[Mapping[str, float]]) -> ValuesByName:

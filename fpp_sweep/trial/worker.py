@@ -320,7 +320,6 @@ class Worker:
         return replace(
             result,
             spent=result.seconds,
-            device=self.model.device_name,
             worker_seconds=perf_counter() - began,
             worker=worker,
             adapters=tuple(self._adapters),

@@ -142,7 +142,7 @@ def test_the_front_has_each_settings_once():
     ("method", "order", "seeds", "remark"),
     [
         ("tda", "shuffled", 3, ["3 orders of the stream"]),
-        ("tda", "by_class", 1, ["one order of the stream"]),
+        ("tda", "shuffled", 1, ["one order of the stream"]),
         ("tda", "fair", 3, ["one order of the stream"]),
         ("zero", "shuffled", 3, []),
     ],

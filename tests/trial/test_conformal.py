@@ -20,7 +20,6 @@ from tests.kit.workers import inline, plan_of
 
 SETS = tuple(catalogue.CONFORMAL)
 QUICK = preset("tiny").replace({"views.count": 1, "prompt": "a photo of a", "method": ZERO_SHOT})
-RUN = ("dtd", 0)
 
 
 def random_predictions(seed, samples=100, classes=6):
@@ -43,7 +42,7 @@ def fitted_threshold(row, predictions, chosen=slice(None)):
 @pytest.mark.parametrize("name", SETS)
 def test_the_threshold_for_the_test_split_is_fitted_on_the_validation_split(name):
     test, val = random_predictions(1), random_predictions(2)
-    found = with_conformal_sets([name], {RUN: test}, {RUN: val})[RUN]
+    found = with_conformal_sets([name], "dtd", test, val)
     row = catalogue.CONFORMAL[name]
     is_in_set = conformal_scores(row.form, test) <= fitted_threshold(row, val)
     assert found.columns[name].tolist() == is_in_set.sum(axis=1).tolist()
@@ -52,7 +51,7 @@ def test_the_threshold_for_the_test_split_is_fitted_on_the_validation_split(name
 
 def test_on_validation_the_threshold_of_an_image_ignores_its_own_label():
     raw = random_predictions(3)
-    found = with_conformal_sets(["aps_90"], {RUN: raw}, None)[RUN]
+    found = with_conformal_sets(["aps_90"], "dtd", raw, None)
     folds = folds_of("dtd", raw.ids)
     row = catalogue.CONFORMAL["aps_90"]
     for fold in range(FOLDS):
@@ -60,10 +59,10 @@ def test_on_validation_the_threshold_of_an_image_ignores_its_own_label():
         assert found.columns["aps_90"][folds == fold].tolist() == is_in_set.sum(axis=1).tolist()
 
 
-@pytest.mark.parametrize("source", [{RUN: random_predictions(4, 49)}, None])
+@pytest.mark.parametrize("source", [random_predictions(4, 49), None])
 def test_too_few_images_are_refused(source):
     with pytest.raises(InputError, match=r"dtd.*: 49 images are too few for a conformal threshold, which needs 50"):
-        with_conformal_sets(["lac_90"], {RUN: random_predictions(5, 49)}, source)
+        with_conformal_sets(["lac_90"], "dtd", random_predictions(5, 49), source)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +78,7 @@ def measured(make_worker, tmp_path_factory):
 
 def test_a_trial_has_size_and_coverage_of_every_set(measured):
     _, record, (part,) = measured
-    (own,) = with_conformal_sets(SETS, {RUN: part.predictions}, {RUN: part.fitted_on}).values()
+    own = with_conformal_sets(SETS, part.dataset.name, part.predictions, part.fitted_on)
     for name in SETS:
         size, coverage = (measured_value(record.results["test"], f"{name}_{metric}") for metric in ("size", "coverage"))
         assert size == np.mean(own.columns[name])

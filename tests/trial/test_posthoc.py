@@ -24,7 +24,7 @@ from fpp_sweep.statistics.posthoc import (
     with_temperature,
 )
 from fpp_sweep.trial.artifacts import write_artifacts
-from fpp_sweep.trial.posthoc import apply_maps, folds_of, needs_validation
+from fpp_sweep.trial.posthoc import folds_of, map_predictions, needs_validation
 from fpp_sweep.trial.trial import run_trial
 from tests.kit.names import ZERO_SHOT
 from tests.kit.workers import inline, plan_of
@@ -57,22 +57,18 @@ def confidences(probabilities):
 
 def test_a_map_for_the_test_split_is_fitted_on_the_whole_validation_split():
     test, val = overconfident_predictions(seed=1), overconfident_predictions(seed=2)
-    mapped = apply_maps(["temperature_val"], {("dtd", 0): test}, {("dtd", 0): val})
+    mapped, record = map_predictions("temperature_val", ("dtd", 0), {("dtd", 0): test}, {("dtd", 0): val})
     fit = fit_temperature([labelled_logits(val)])
     expected = with_temperature(test.columns["logits"], fit.temperature)
-    np.testing.assert_allclose(mapped.by_map["temperature_val"]["dtd", 0].confidence, confidences(expected), rtol=1e-6)
-    (record,) = mapped.fits
+    np.testing.assert_allclose(mapped.confidence, confidences(expected), rtol=1e-6)
     assert (record.temperatures, record.images) == ((fit.temperature,), 200)
 
 
 def test_on_validation_the_map_of_an_image_ignores_its_own_label():
     raw = overconfident_predictions()
-    run = {("dtd", 0): raw}
     folds = folds_of("dtd", raw.ids)
     assert np.bincount(folds).tolist() == [200 // FOLDS] * FOLDS
-    result = apply_maps(["temperature_val"], run)
-    mapped = result.by_map["temperature_val"]["dtd", 0]
-    (record,) = result.fits
+    mapped, record = map_predictions("temperature_val", ("dtd", 0), {("dtd", 0): raw})
     assert len(record.temperatures) == FOLDS
     for fold in range(FOLDS):
         fit = fit_temperature([labelled_logits(raw, folds != fold)])
@@ -91,8 +87,8 @@ def test_a_map_keeps_the_class_that_is_predicted_where_two_classes_tie_in_half_p
     raw = Predictions.of([str(number) for number in range(200)], labels, probabilities, {"logits": logits})
     assert raw.predicted[0] == 0
     run = {("dtd", 0): raw, ("pets", 0): raw}
-    (mapped,) = apply_maps([name], run).by_map.values()
-    assert mapped["dtd", 0].predicted.tolist() == raw.predicted.tolist()
+    mapped, _ = map_predictions(name, ("dtd", 0), run)
+    assert mapped.predicted.tolist() == raw.predicted.tolist()
 
 
 def test_a_transferred_temperature_uses_no_label_of_the_dataset_that_it_scales():
@@ -102,8 +98,7 @@ def test_a_transferred_temperature_uses_no_label_of_the_dataset_that_it_scales()
         ("dtd", 1): overconfident_predictions(seed=3),
     }
     datasets["pets", 1] = overconfident_predictions(seed=4, classes=7)
-    mapped = apply_maps(["temperature_transfer"], datasets)
-    fits = {(fit.dataset, fit.seed): fit.temperatures[0] for fit in mapped.fits}
+    fits = {key: map_predictions("temperature_transfer", key, datasets)[1].temperatures[0] for key in datasets}
     assert fits["dtd", 1] == fit_temperature([labelled_logits(datasets["pets", 1])]).temperature
     assert fits["pets", 0] == fit_temperature([labelled_logits(datasets["dtd", 0])]).temperature
 
@@ -111,23 +106,22 @@ def test_a_transferred_temperature_uses_no_label_of_the_dataset_that_it_scales()
 @pytest.mark.parametrize("name", MAPS)
 def test_no_map_changes_a_predicted_class(name):
     measured = {("dtd", 0): overconfident_predictions(seed=1), ("pets", 0): overconfident_predictions(seed=2)}
-    mapped = apply_maps([name], measured).by_map[name]
     for run, raw in measured.items():
-        assert mapped[run].predicted.tolist() == raw.predicted.tolist()
-        assert mapped[run].ids == raw.ids
+        mapped, _ = map_predictions(name, run, measured)
+        assert mapped.predicted.tolist() == raw.predicted.tolist()
+        assert mapped.ids == raw.ids
 
 
 def test_a_map_that_finds_no_temperature_reports_it_and_changes_nothing():
     raw = overconfident_predictions(right=True)
-    mapped = apply_maps(["temperature_oracle"], {("dtd", 0): raw})
-    (fit,) = mapped.fits
+    mapped, fit = map_predictions("temperature_oracle", ("dtd", 0), {("dtd", 0): raw})
     assert fit.sentence == f"temperature_oracle, dtd, seed 0: no temperature, so T = 1 ({ALL_RIGHT})"
-    np.testing.assert_allclose(mapped.by_map["temperature_oracle"]["dtd", 0].confidence, raw.confidence, rtol=1e-6)
+    np.testing.assert_allclose(mapped.confidence, raw.confidence, rtol=1e-6)
 
 
 def test_too_few_images_are_refused():
     with pytest.raises(InputError, match="dtd: 30 images are too few for a post-hoc map"):
-        apply_maps(["isotonic"], {("dtd", 0): overconfident_predictions(30)})
+        map_predictions("isotonic", ("dtd", 0), {("dtd", 0): overconfident_predictions(30)})
 
 
 def test_only_the_test_split_needs_the_validation_split():

@@ -264,16 +264,8 @@ def shard_with_result(start, stop, *, seed=None):
     ids=["the last is missing", "the first", "the middle", "one twice", "the first twice", "one too long"],
 )
 def test_a_missing_or_doubled_shard_is_refused(parts):
-    with pytest.raises(ValueError, match=r"dtd: shards .* are not its 130 samples, each once"):
+    with pytest.raises(ValueError, match=r"dtd: \d+ predictions of 130 samples"):
         join_shards(parts, ImageRange(0, 130))
-
-
-@pytest.mark.parametrize("count", [63, 65])
-def test_a_shard_with_missing_or_extra_samples_is_refused(count):
-    task, result = shard_with_result(0, 64)
-    wrong = replace(result, predictions=pack_predictions(predictions(count)))
-    with pytest.raises(ValueError, match=rf"dtd: samples 0\.\.64 came back as {count}"):
-        join_shards([(task, wrong)], ImageRange(0, 64))
 
 
 def test_shards_with_a_repeated_sample_are_refused():

@@ -176,7 +176,7 @@ DATASETS: dict[str, DatasetSpec] = {
 }
 # the embedded datasets, without AugMix, which would be half of the cost of a laptop's first run
 for _name, _world in TINY_DATASETS.items():
-    DATASETS[_name] = DatasetSpec(layout=Embedded(_name), group="tiny", flip=_world.flip, augmix=False)
+    DATASETS[_name] = DatasetSpec(layout=Embedded(_name), group="tiny", root=Path(), flip=_world.flip, augmix=False)
 
 
 def _in_group(group: str) -> tuple[str, ...]:

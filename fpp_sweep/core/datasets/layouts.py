@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, InstanceOf
 
 from fpp_sweep.core.datasets.dataset import (
     COMPLETE,
@@ -25,7 +28,9 @@ from fpp_sweep.core.datasets.dataset import (
     require_images,
     require_printable,
 )
+from fpp_sweep.space import work
 from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.validation import as_mapping, at_key, checked, known_name, require, shown
 
 Renaming: TypeAlias = Mapping[str, str]  # a user's own class names, by their names in files
 
@@ -52,14 +57,15 @@ class Listing:
         return cls(classes=classes, ids=ids, labels=labels, source=source)
 
 
-class Layout(Protocol):
+class Layout(ABC):
     """A convention by which files on disk say which images exist and what they show."""
 
     @property
-    def splits(self) -> tuple[str, ...]:
+    def possible_splits(self) -> tuple[str, ...]:
         """The splits that this layout can have; `read` finds out which exist."""
         return SPLITS
 
+    @abstractmethod
     def read(self, root: Path, split: str) -> Listing:
         """List a split whose images all exist; raise InputError for what is missing."""
 
@@ -68,21 +74,17 @@ class Layout(Protocol):
         return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class DatasetSpec:
     """The description of a dataset: a row of the catalogue, or an entry of a user's own file."""
 
-    layout: Layout
+    layout: InstanceOf[Layout]
     group: Group
+    root: Path | None = None  # the folder that paths of the layout start at; none: the data root
     augmix: bool = True  # the published protocol uses AugMix here
     flip: bool = True  # False where a mirror image shows another class
     aliases: tuple[str, ...] = ()
     test_size: int | None = None  # as published
-
-    @property
-    def below_root(self) -> bool:
-        """True if the files are below the data root; a user's path is in his file, embedded datasets have no files."""
-        return self.group not in ("tiny", "custom")
 
 
 def as_words(name: str) -> str:
@@ -106,19 +108,45 @@ def rename(names: Sequence[str], renaming: Renaming) -> tuple[str, ...]:
     return tuple(renaming.get(name, as_words(name)) for name in names)
 
 
+def _as_class_name(value: Any, key: str) -> str:
+    with at_key(key):
+        require(isinstance(value, str) and value.strip(), f"must be text, in quotes if need be ({shown(value)})")
+        return as_words(_printable(value))
+
+
+def _printable(text: str) -> str:
+    return require_printable(text, "text")
+
+
+def _as_renaming(value: Any) -> Renaming:
+    return {_printable(old): _as_class_name(new, old) for old, new in as_mapping(value).items()}
+
+
+def _as_split_folders(value: Any) -> dict[str, str]:
+    folders = {}
+    for split, folder in as_mapping(value).items():
+        known_name("split", split, SPLITS)
+        folders[split] = as_sample_id(_as_class_name(folder, split), f"split {split}")
+    return folders
+
+
+UserPath = Annotated[work.UserPath, AfterValidator(_printable)]
+ClassNames = Annotated[Renaming, BeforeValidator(_as_renaming)]
+
 VAL_PER_CLASS = 50  # ImageNet has no labelled second test set: as many training images as its validation set has
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class ClassFolders(Layout):
     """`images/SPLIT/CLASS/...`, or `images/CLASS/...`, which `divide` cuts into splits.
 
     A label is the rank of the class folder's name among those of all splits.
     """
 
-    images: str
-    split_folders: Mapping[str, str] = field(default_factory=dict)  # where they are not called train, val, test
-    renaming: Renaming = field(default_factory=dict)
+    images: UserPath
+    # folders of splits that are not called train, val, test
+    splits: Annotated[Mapping[str, str], BeforeValidator(_as_split_folders)] = field(default_factory=dict)
+    classes: ClassNames = field(default_factory=dict)
 
     def read(self, root: Path, split: str) -> Listing:
         images = root / self.images
@@ -129,7 +157,7 @@ class ClassFolders(Layout):
         else:
             classes = folders_in(images)
             images_by_class = [divide(images_in(images, name))[split] for name in classes]
-        return Listing.by_class(rename(classes, self.renaming), images_by_class, FileImages(images))
+        return Listing.by_class(rename(classes, self.classes), images_by_class, FileImages(images))
 
     def ignored_files(self, root: Path, split: str) -> list[str]:
         images = root / self.images
@@ -141,7 +169,7 @@ class ClassFolders(Layout):
 
     def _split_folders_in(self, images: Path) -> Mapping[str, str]:
         """Return the folders of splits, by split; none if the classes are in `images` itself."""
-        return self.split_folders or _find_split_folders(images)
+        return self.splits or _find_split_folders(images)
 
     def require_classes(self) -> None:
         """Raise InputError unless there are two classes or more, each with an image in some split."""
@@ -220,7 +248,7 @@ class ImageNetFolders(Layout):
     train: str | None = None
 
     @property
-    def splits(self) -> tuple[str, ...]:
+    def possible_splits(self) -> tuple[str, ...]:
         if self.train is None:
             return ("test",)
         return SPLITS
@@ -280,7 +308,7 @@ class Entry(NamedTuple):
     name: str  # name of the class
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class SplitJson(Layout):
     """An image folder with a JSON split file, as CoOp made them for nine fine-grained datasets.
 
@@ -288,9 +316,9 @@ class SplitJson(Layout):
     the data root unless absolute.
     """
 
-    images: str
-    split_file: str
-    renaming: Renaming = field(default_factory=dict)
+    images: UserPath
+    split_file: UserPath
+    classes: ClassNames = field(default_factory=dict)
 
     def read(self, root: Path, split: str) -> Listing:
         path = root / self.split_file
@@ -298,9 +326,11 @@ class SplitJson(Layout):
         entries = read_split_file(path)
         if split not in entries:
             raise InputError(f"{path} has no {split!r} split, only {', '.join(entries) or 'nothing'}")
-        classes = rename(names_by_label(path, entries), self.renaming)
+        classes = rename(names_by_label(path, entries), self.classes)
         ids = [entry.path for entry in entries[split]]
-        _require_unique(ids, f"{path}: {split}")
+        for sample, count in Counter(ids).items():
+            if count > 1:
+                raise InputError(f"{path}: {split} lists {sample} twice")
         require_images(images, ids)
         labels = [entry.label for entry in entries[split]]
         return Listing(classes=classes, ids=ids, labels=labels, source=FileImages(images))
@@ -344,12 +374,6 @@ def names_by_label(path: Path, entries: dict[str, list[Entry]]) -> list[str]:
     return [names[label] for label in range(len(names))]
 
 
-def _require_unique(ids: list[str], where: str) -> None:
-    for sample, count in Counter(ids).items():
-        if count > 1:
-            raise InputError(f"{where} lists {sample} twice")
-
-
 @dataclass(frozen=True, slots=True)
 class Aircraft(Layout):
     """FGVC-Aircraft as its authors distribute it.
@@ -375,12 +399,7 @@ class Aircraft(Layout):
 
 def read_variants(path: Path) -> dict[str, int]:
     """Return the label of each variant of aircraft, in the order of the file."""
-    labels: dict[str, int] = {}
-    for where, variant in _lines(path):
-        if variant in labels:
-            raise InputError(f"{where}: variant {variant!r} is listed twice")
-        labels[variant] = len(labels)
-    return labels
+    return {variant: label for label, (_, variant) in enumerate(_lines(path))}
 
 
 def read_variant_list(path: Path, variants: dict[str, int]) -> dict[str, int]:
@@ -390,10 +409,7 @@ def read_variant_list(path: Path, variants: dict[str, int]) -> dict[str, int]:
         image, _, variant = line.partition(" ")
         if variant not in variants:
             raise InputError(f"{where}: {unknown('variant', variant, variants)}")
-        sample = as_sample_id(f"{image}.jpg", where)
-        if sample in labels:
-            raise InputError(f"{where}: image {image} is listed twice")
-        labels[sample] = variants[variant]
+        labels[as_sample_id(f"{image}.jpg", where)] = variants[variant]
     return labels
 
 

@@ -6,87 +6,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator
 
 from fpp_sweep.core.datasets.catalogue import expand, is_folder, is_taken, resolve
-from fpp_sweep.core.datasets.dataset import SPLITS, Dataset, as_sample_id, fair_order, require_folder, require_printable
-from fpp_sweep.core.datasets.layouts import ClassFolders, DatasetSpec, Layout, Listing, Renaming, SplitJson, as_words
-from fpp_sweep.space.work import Text
+from fpp_sweep.core.datasets.dataset import SPLITS, Dataset, fair_order, require_folder
+from fpp_sweep.core.datasets.layouts import ClassFolders, DatasetSpec, Listing, SplitJson
 from fpp_sweep.space.yamlfile import read
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import listed_names, user_path
-from fpp_sweep.spec.validation import as_mapping, at_key, build, checked, known_name, require, shown
+from fpp_sweep.spec.validation import as_mapping, at_key, build, keys, known_name, require, require_keys
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name becomes part of file names
 
 # ------------------------------------------------------------ entries of a file
 
 
-def _as_class_name(value: Any, key: str) -> str:
-    with at_key(key):
-        require(isinstance(value, str) and value.strip(), f"must be text, in quotes if need be ({shown(value)})")
-        return as_words(_printable(value))
-
-
-def _printable(text: str) -> str:
-    return require_printable(text, "text")
-
-
-def _as_renaming(value: Any) -> Renaming:
-    return {_printable(old): _as_class_name(new, old) for old, new in as_mapping(value).items()}
-
-
-def _as_split_folders(value: Any) -> dict[str, str]:
-    folders = {}
-    for split, folder in as_mapping(value).items():
-        known_name("split", split, SPLITS)
-        folders[split] = as_sample_id(_as_class_name(folder, split), f"split {split}")
-    return folders
-
-
-UserText = Annotated[Text, AfterValidator(_printable)]
-
-
-@checked
-class _Entry:
-    """An entry of a dataset file."""
-
-    layout: UserText
-    images: UserText
-    classes: Annotated[Renaming, BeforeValidator(_as_renaming)] = field(default_factory=dict)
-    augmix: bool = True
-    flip: bool = True
-
-
-@checked
-class _Folders(_Entry):
-    """Images in class folders."""
-
-    splits: Annotated[Mapping[str, str], BeforeValidator(_as_split_folders)] = field(default_factory=dict)
-
-    def files(self, base: Path) -> Layout:
-        images = str(base / user_path(self.images))
-        return ClassFolders(images=images, split_folders=self.splits, renaming=self.classes)
-
-
-@checked
-class _SplitFile(_Entry):
-    """Images that a split file lists."""
-
-    split_file: UserText
-
-    def files(self, base: Path) -> Layout:
-        images, split_file = (str(base / user_path(path)) for path in (self.images, self.split_file))
-        return SplitJson(images=images, split_file=split_file, renaming=self.classes)
-
-
-LAYOUTS: Mapping[str, type[_Folders | _SplitFile]] = {"folders": _Folders, "split_json": _SplitFile}
+LAYOUTS: Mapping[str, type[ClassFolders | SplitJson]] = {"folders": ClassFolders, "split_json": SplitJson}
+OWN_KEYS = ("layout", "augmix", "flip")  # keys of an entry that are not its layout's
 
 
 def read_custom(path: Path) -> dict[str, DatasetSpec]:
@@ -105,11 +45,14 @@ def read_custom(path: Path) -> dict[str, DatasetSpec]:
 
 def _spec_of(base: Path, description: Any) -> DatasetSpec:
     """Return the dataset that an entry describes; relative paths start at `base`."""
-    require("layout" in as_mapping(description), f"needs the key 'layout': {' or '.join(LAYOUTS)}")
+    values = as_mapping(description)
+    require("layout" in values, f"needs the key 'layout': {' or '.join(LAYOUTS)}")
     with at_key("layout"):
-        kind = LAYOUTS[known_name("layout", description["layout"], LAYOUTS)]
-    entry = build(kind, description)
-    return DatasetSpec(layout=entry.files(base), group="custom", augmix=entry.augmix, flip=entry.flip)
+        layout = LAYOUTS[known_name("layout", values["layout"], LAYOUTS)]
+    require_keys(values, [*OWN_KEYS, *keys(layout)])
+    files = {key: value for key, value in values.items() if key not in OWN_KEYS}
+    switches = {key: values[key] for key in ("augmix", "flip") if key in values}
+    return DatasetSpec(layout=build(layout, files), group="custom", root=base, **switches)
 
 
 def _require_name(name: str) -> None:
@@ -151,11 +94,9 @@ def folder_dataset(argument: str) -> tuple[str, DatasetSpec]:
     images = user_path(folder).absolute()
     require_folder(images, f"{name}: image folder", "correct the path")
     layout = ClassFolders(images=str(images))
-    try:
+    with at_key(name):
         layout.require_classes()
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from error
-    return name, DatasetSpec(layout=layout, group="custom")
+    return name, DatasetSpec(layout=layout, group="custom", root=Path())
 
 
 NO_CUSTOM: Mapping[str, DatasetSpec] = MappingProxyType({})
@@ -190,17 +131,11 @@ def open_dataset(
 def list_split(name: str, spec: DatasetSpec, split: str, data_root: Path | None) -> Listing:
     """List the samples of a split; raise InputError that names the dataset if it has none."""
     require_possible_split(name, spec, split)
-    try:
-        root = Path()
-        if spec.below_root:
-            root = require_root(data_root)
-        listing = spec.layout.read(root, split)
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from error
-    if not listing.ids:
-        raise InputError(f"{name}: the {split} split is empty; add images, or use another split")
-    if len(listing.classes) < 2:
-        raise InputError(f"{name}: has one class ({listing.classes[0]!r}), but needs two or more; add another class")
+    with at_key(name):
+        listing = spec.layout.read(spec.root or require_root(data_root), split)
+        require(listing.ids, f"the {split} split is empty; add images, or use another split")
+        problem = f"has one class ({listing.classes[0]!r}), but needs two or more; add another class"
+        require(len(listing.classes) > 1, problem)
     return listing
 
 
@@ -208,8 +143,8 @@ def require_possible_split(name: str, spec: DatasetSpec, split: str) -> None:
     """Raise InputError if a dataset of this layout never has the split, such as `val` of ImageNet's shifts."""
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
-    if split not in spec.layout.splits:
-        possible = " and a ".join(spec.layout.splits)
+    if split not in spec.layout.possible_splits:
+        possible = " and a ".join(spec.layout.possible_splits)
         raise InputError(
             f"{name} has only a {possible} split, not {split!r}; leave this dataset out, or set search.split=test"
         )
@@ -223,18 +158,10 @@ def require_known(names: Iterable[str], data_root: str | None, dataset_file: str
     names = list(names)
     custom = custom_datasets(names, dataset_file)
     datasets = expand(names or list(custom), custom)
-    needs_root = [name for name in datasets if resolve(name, custom)[1].below_root]
-    root = None
-    if data_root:
-        root = Path(data_root)
-    if not needs_root:
-        if root is not None:  # a wrong data root is an error even where no dataset needs it
-            require_root(root)
-        return datasets
-    try:
-        require_root(root)
-    except InputError as error:
-        raise InputError(f"{needs_root[0]}: {error}") from error
+    needs_root = [name for name in datasets if resolve(name, custom)[1].root is None]
+    if data_root or needs_root:  # a wrong data root is an error even where no dataset needs it
+        with at_key(next(iter(needs_root), "")):
+            require_root(Path(data_root) if data_root else None)
     return datasets
 
 

@@ -35,12 +35,12 @@ def test_a_divided_folder_is_listed_by_class_and_name(tmp_path: Path) -> None:
 
 def test_split_folders_may_have_other_names(tmp_path: Path) -> None:
     build_folders(tmp_path / "images", ["training/cat", "held/out/cat"])
-    layout = ClassFolders(images="images", split_folders={"train": "training", "test": "held/out"})
+    layout = ClassFolders(images="images", splits={"train": "training", "test": "held/out"})
     assert layout.read(tmp_path, "test").ids[0] == "held/out/cat/cat_0.JPEG"
     with pytest.raises(InputError, match="has no val split, only train, test"):
         layout.read(tmp_path, "val")
     with pytest.raises(InputError, match=r"test folder .*/gone is not there"):
-        ClassFolders(images="images", split_folders={"test": "gone"}).read(tmp_path, "test")
+        ClassFolders(images="images", splits={"test": "gone"}).read(tmp_path, "test")
 
 
 def test_folders_of_splits_and_classes_side_by_side_are_refused(tmp_path: Path) -> None:
