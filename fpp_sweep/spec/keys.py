@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
@@ -23,9 +22,6 @@ ENGINE = 3  # raise this when the same task gives other bits
 VIEWS = 3  # raise this when the same names give other pixels
 FEATURES = "fpp_sweep features 4"  # the format of cached features
 ENGINE_NAME = f"{ENGINE}.{VIEWS}"  # a sweep's results are of one engine, so that they can be compared
-MAX_KEPT = 4096  # configs whose columns are kept as texts
-
-Kind = Literal["pretrain", "evaluate", "adapter"]
 
 CONFIG_LENGTH, FEATURES_LENGTH, TASK_LENGTH = 12, 16, 24  # hexadecimal digits of a key
 
@@ -43,7 +39,6 @@ def _as_text(values: Any) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-@lru_cache
 def config_key(config: TrialConfig) -> str:
     """Return the name of a config, the same everywhere.
 
@@ -53,28 +48,12 @@ def config_key(config: TrialConfig) -> str:
     return digest(config.flat(), length=CONFIG_LENGTH)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureKey:
-    """Everything that a sample's image features depend on, apart from the sample.
+def name_of_features(settings: Mapping[str, Any]) -> str:
+    """Return the name of image features, from everything that they depend on apart from the sample.
 
     Threads and images per batch are left out: they move last bits only, far below half precision.
     """
-
-    image_digest: str  # digest of the image tower's weights and preprocessing
-    dataset: str
-    split: str
-    count: int
-    min_area: float
-    max_area: float
-    augmix: bool
-    flip: bool
-    seed: int
-    dtype: str
-    compute: str  # precision of the image tower, and what else it computes otherwise than open_clip's
-    views_version: int = VIEWS
-
-    def name(self) -> str:
-        return digest(FEATURES, asdict(self), length=FEATURES_LENGTH)
+    return digest(FEATURES, {**settings, "views_version": VIEWS}, length=FEATURES_LENGTH)
 
 
 def _precision_of(task: Task) -> str:
@@ -87,7 +66,6 @@ def _precision_of(task: Task) -> str:
     return adaptation_precision(precision)
 
 
-@lru_cache(MAX_KEPT)
 def _text_of_columns(config: TrialConfig, columns: tuple[str, ...]) -> str:
     """Return a text for optional columns, with the settings that they depend on."""
     read: tuple[str, ...] = ()
@@ -104,19 +82,24 @@ class TaskKeys:
     model: ModelInfo
     datasets: Mapping[tuple[str, str], DatasetInfo]  # by name and split
     prompts: Mapping[str, str] = field(default_factory=dict)  # digests of files of prompts and templates
-    # digests that all shards of a dataset share, which are computed once
-    _shared_digests: dict[Any, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def of(self, task: Task) -> str:
         """Return a key that is equal for tasks with equal results."""
         if isinstance(task, PretrainTask):
-            return self._shared_digest("pretrain", task)
-        shard = f"{self._shared_digest('evaluate', task)} {task.start} {task.stop}"
+            parts = [self._prompt(task), self._classes(task.dataset)]
+            if task.gate is not None:
+                parts.append(task.gate)
+            return digest("pretrain", self._machine(task), parts)
+        shard = f"{digest('evaluate', self._machine(task), self._evaluation(task))} {task.start} {task.stop}"
         return _digest_of_text(f"{shard} {_text_of_columns(task.config, task.columns)}")
 
     def of_adapter(self, task: EvalTask) -> str:
         """Return a key that is equal for tasks that start from one method, set up for one prompt and its classes."""
-        return self._shared_digest("adapter", task)
+        row, settings = self._method(task)
+        adapt = {key: value for key, value in settings.items() if key.startswith("adapt.")}
+        size = self.datasets[task.dataset, task.split].size
+        parts = [self._prompt(task), row.name, row.digest, adapt, self._classes(task.dataset), size]
+        return digest("adapter", self._machine(task), parts)
 
     def data_of(self, task: Task) -> TaskData:
         """Return digests of the data that a task's key is made from; a worker compares them with what it reads."""
@@ -130,25 +113,6 @@ class TaskKeys:
         if source in self.prompts:
             files[source] = self.prompts[source]
         return TaskData(dataset=dataset_digest, files=files)
-
-    def _shared_digest(self, kind: Kind, task: Task) -> str:
-        """Return a digest of what decides a result apart from the cut into shards and optional columns."""
-        whole = task
-        if isinstance(task, EvalTask):
-            whole = replace(task, start=0, stop=0, columns=(), gate=None)
-        if (kind, whole) not in self._shared_digests:
-            self._shared_digests[kind, whole] = digest(kind, self._machine(task), self._deciding_parts(kind, task))
-        return self._shared_digests[kind, whole]
-
-    def _deciding_parts(self, kind: Kind, task: Task) -> list[Any]:
-        if isinstance(task, PretrainTask):
-            parts = [self._prompt(task), self._classes(task.dataset)]
-            if task.gate is None:
-                return parts
-            return [*parts, task.gate]
-        if kind == "adapter":
-            return self._adapter(task)
-        return self._evaluation(task)
 
     def _machine(self, task: Task) -> list[Any]:
         """Return what the bits of any result depend on: code, weights, device and arithmetic."""
@@ -166,13 +130,6 @@ class TaskKeys:
             return [prompt]
         anchor = self.prompts.get(config.anchor_prompt, config.anchor_prompt)
         return [prompt, anchor, asdict(config.fpp), task.dataset, task.prompt_seed]
-
-    def _adapter(self, task: EvalTask) -> list[Any]:
-        """Return what decides the state in which a method starts on a dataset's stream."""
-        row, settings = self._method(task)
-        adapt = {key: value for key, value in settings.items() if key.startswith("adapt.")}
-        size = self.datasets[task.dataset, task.split].size
-        return [self._prompt(task), row.name, row.digest, adapt, self._classes(task.dataset), size]
 
     def _evaluation(self, task: EvalTask) -> list[Any]:
         """Return what decides the predictions of any shard of a task."""

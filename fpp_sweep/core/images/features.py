@@ -10,9 +10,9 @@ The cache has a file for each chunk of a dataset's samples:
     <root>/features/<entry>/00003-<samples>.safetensors    the features of chunk 3
     <root>/features/<entry>/00003.lock       while a process computes chunk 3; the kernel frees a dead process's lock
 
-An entry's name says how features are computed (keys.FeatureKey), a chunk's name which samples it holds. So a run on a
-dataset's first samples and a run on all of them share every full chunk. Any file may be removed at any time: a chunk
-that is open stays readable, and a run that fills an entry makes its folder again.
+An entry's name says how features are computed (keys.name_of_features), a chunk's name which samples it holds. So a run
+on a dataset's first samples and a run on all of them share every full chunk. Any file may be removed at any time: a
+chunk that is open stays readable, and a run that fills an entry makes its folder again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
@@ -48,7 +48,6 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MANIFEST, LockHeldError, exclusive_lock, written_whole
-from fpp_sweep.spec.keys import FeatureKey
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import StagePrecision
 
@@ -179,28 +178,22 @@ class FeatureCache:
 
     def _entry(self, clip: Clip, reader: Reader, precision: StagePrecision) -> Path:
         """Return the folder of the features, with its manifest."""
-        key = self._key(clip, reader, precision)
-        entry = self.root / "features" / key.name()
-        describe(entry, {"model": clip.name, **asdict(key)})
+        settings = {
+            "image_digest": clip.image_digest,  # of the image tower's weights and preprocessing
+            "dataset": reader.dataset,
+            "split": reader.split,
+            "count": reader.config.count,
+            "min_area": reader.config.min_area,
+            "max_area": reader.config.max_area,
+            "augmix": reader.augmix,
+            "flip": reader.flip,
+            "seed": reader.seed,
+            "dtype": "float32" if self.exact else "float16",
+            "compute": f"{precision} on {clip.device.type}",  # devices of several kinds give other last bits
+        }
+        entry = self.root / "features" / keys.name_of_features(settings)
+        describe(entry, {"model": clip.name, **settings})
         return entry
-
-    def _key(self, clip: Clip, reader: Reader, precision: StagePrecision) -> FeatureKey:
-        dtype = "float16"
-        if self.exact:
-            dtype = "float32"
-        return FeatureKey(
-            image_digest=clip.image_digest,
-            dataset=reader.dataset,
-            split=reader.split,
-            count=reader.config.count,
-            min_area=reader.config.min_area,
-            max_area=reader.config.max_area,
-            augmix=reader.augmix,
-            flip=reader.flip,
-            seed=reader.seed,
-            dtype=dtype,
-            compute=arithmetic_label(precision, clip.device),
-        )
 
 
 def images_per_batch(views: int, batch: int = BATCH) -> int:
@@ -214,11 +207,6 @@ def images_per_batch(views: int, batch: int = BATCH) -> int:
 def tower_bytes_per_view(clip: Clip) -> int:
     """Return an estimate of the memory that a view needs in the image tower."""
     return BYTES_PER_PIXEL * clip.preprocess.size**2
-
-
-def arithmetic_label(precision: StagePrecision, device: torch.device) -> str:
-    """Return how a feature key names the image tower's arithmetic: devices of several kinds give other last bits."""
-    return f"{precision} on {device.type}"
 
 
 def _samples_of_chunk(number: int) -> slice:

@@ -225,17 +225,17 @@ class PaddedTexts:
         features = self.tower.features(ids, torch.cat(parts, dim=2).flatten(0, 1))
         return features.view(*batch, -1)
 
+    @staticmethod
+    def features_of_words(tower: PaddedTower, tokenizer: RowTokenizer, texts: Sequence[str]) -> Tensor:
+        """Return the unit features (N, D) of whole texts."""
+        rows = []
+        for text in texts:
+            rows.append([*tokenizer.begin, *tokenizer.encode(text), *tokenizer.end][: tower.positions])
+        ids = torch.tensor(rows, device=tower.device)
+        return tower.features(ids, tower.token_embedding[ids])
+
     def parts(self, size: int) -> Iterator[tuple[Tensor, PaddedTexts]]:
         """Yield the classes in parts: at most `size` indices, and the texts of these classes."""
         for rows in torch.arange(len(self), device=self.tower.device).split(size):
             ids, suffix, is_name = self.suffix_ids[rows], self.suffix[rows], self.is_name[rows]
             yield rows, replace(self, suffix_ids=ids, suffix=suffix, is_name=is_name)
-
-
-def row_features(tower: PaddedTower, tokenizer: RowTokenizer, texts: Sequence[str]) -> Tensor:
-    """Return the unit features (N, D) of whole texts."""
-    rows = []
-    for text in texts:
-        rows.append([*tokenizer.begin, *tokenizer.encode(text), *tokenizer.end][: tower.positions])
-    ids = torch.tensor(rows, device=tower.device)
-    return tower.features(ids, tower.token_embedding[ids])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fpp_sweep.core.text.padded import PaddedTexts, PaddedTower, RowTokenizer, row_features
+from fpp_sweep.core.text.padded import PaddedTexts, PaddedTower, RowTokenizer
 from fpp_sweep.core.text.tower import Noise, Packing, TextTower, Tokenizer
 from fpp_sweep.spec.errors import InputError
 
@@ -145,6 +146,15 @@ class ClassTexts:
         no_shared_prefix = ungrouped[:, :0]
         return self.tower.features(no_shared_prefix, ungrouped.index_select(1, source), packing)
 
+    @staticmethod
+    def features_of_words(tower: TextTower, tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
+        """Return the unit features (N, D) of whole texts."""
+        token_ids = [[*tokenizer.encode(text), tokenizer.eot] for text in texts]
+        packing = Packing.of(token_ids)
+        nodes = tower.token_embedding[packing.values_at_nodes(token_ids).to(tower.device)]
+        sos = tower.token_embedding[tokenizer.sos]
+        return tower.features(sos[None, None], nodes[None], packing.to(tower.device))[0]
+
     def parts(self, size: int) -> Iterator[tuple[Tensor, ClassTexts]]:
         """Yield the classes in parts of similar length: at most `size` indices, and the texts of these classes."""
         tokens, is_name = self.packing.to_tokens(self.nodes[None])[0], self.packing.to_tokens(self.is_name[None])[0]
@@ -162,22 +172,21 @@ Tower = TextTower | PaddedTower
 AnyTokenizer = Tokenizer | RowTokenizer
 
 
+def _kind_of(tower: Tower) -> Any:
+    """Return the class of texts for a tower; the tokenizer of a model is the one that its tower's texts take."""
+    return PaddedTexts if isinstance(tower, PaddedTower) else ClassTexts
+
+
 def class_texts(tower: Tower, tokenizer: AnyTokenizer, names: Sequence[str], *, after: str = "") -> Texts:
     """Return the texts '<context> name.'; underscores become spaces, and `after` are words before the name."""
-    if isinstance(tower, PaddedTower):
-        assert isinstance(tokenizer, RowTokenizer), "the tower's own"
-        return PaddedTexts.of_names(tower, tokenizer, names, after=after)
-    assert not isinstance(tokenizer, RowTokenizer), "the tower's own"
-    return ClassTexts.of_names(tower, tokenizer, names, after=after)
+    texts: Texts = _kind_of(tower).of_names(tower, tokenizer, names, after=after)
+    return texts
 
 
 def gaussian_texts(tower: Tower, tokenizer: AnyTokenizer, classes: int, generator: torch.Generator) -> Texts:
     """Return texts without names: two random tokens with the mean and spread of the whole token table."""
-    if isinstance(tower, PaddedTower):
-        assert isinstance(tokenizer, RowTokenizer), "the tower's own"
-        return PaddedTexts.of_gaussians(tower, tokenizer, classes, generator)
-    assert not isinstance(tokenizer, RowTokenizer), "the tower's own"
-    return ClassTexts.of_gaussians(tower, tokenizer, classes, generator)
+    texts: Texts = _kind_of(tower).of_gaussians(tower, tokenizer, classes, generator)
+    return texts
 
 
 @torch.no_grad()
@@ -206,12 +215,5 @@ def text_features(tower: Tower, tokenizer: AnyTokenizer, texts: Sequence[str]) -
     """Return the unit features (N, D) of whole texts, between SOS and EOT."""
     for text in texts:
         require_room(tower, tokenizer.encode(text), text)
-    if isinstance(tower, PaddedTower):
-        assert isinstance(tokenizer, RowTokenizer), "the tower's own"
-        return row_features(tower, tokenizer, texts)
-    assert not isinstance(tokenizer, RowTokenizer), "the tower's own"
-    token_ids = [[*tokenizer.encode(text), tokenizer.eot] for text in texts]
-    packing = Packing.of(token_ids)
-    nodes = tower.token_embedding[packing.values_at_nodes(token_ids).to(tower.device)]
-    sos = tower.token_embedding[tokenizer.sos]
-    return tower.features(sos[None, None], nodes[None], packing.to(tower.device))[0]
+    features: Tensor = _kind_of(tower).features_of_words(tower, tokenizer, texts)
+    return features
