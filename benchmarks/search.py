@@ -135,7 +135,7 @@ def search(variant: str, surrogate: Surrogate, world: int, trials: int) -> dict[
     whole = load_space("perturb")
     rng = np.random.default_rng([world, 7])
     study = optuna.create_study(directions=["maximize", "minimize"])
-    for first in space.first_points():
+    for first in space.queue():
         study.enqueue_trial(first.values)
     points = []
     observed = []

@@ -109,28 +109,24 @@ def cosine_rate(step: int, steps: int, first: float, final: float) -> float:
 
 
 def _step(texts: Texts, target: Tensor, config: FppConfig, weight: float) -> TensorFunction:
-    """Return the terms and the gradient as a function of tensors: the context, and the noise of its parts."""
+    """Return a function of tensors: of a context (n, W), and of the noise of SOS, of the context and of what follows.
+
+    It returns the two terms of the loss (2,), and the gradient (n, W) of their sum at the context.
+    """
 
     def step(context: Tensor, sos: Tensor, around: Tensor, suffix: Tensor) -> tuple[Tensor, Tensor]:
         noise = Noise(sos=sos, context=around, suffix=suffix, without_ends=config.noise_positions == "name")
-        return _terms_and_gradient(texts, context, target, noise, config, weight)
+        context = context.detach().requires_grad_()
+        clean, noisy = texts.features(context), None
+        if config.flat_distance != "none":
+            with torch.set_grad_enabled(config.detach != "noisy"):
+                noisy = texts.noisy_features(context, noise)
+        terms = _loss_terms(clean, noisy, target, config, weight)
+        scale = loss_scale(context.device)
+        (gradient,) = torch.autograd.grad(scale * terms.sum(), context)
+        return terms.detach(), gradient / scale
 
     return step
-
-
-def _terms_and_gradient(
-    texts: Texts, context: Tensor, target: Tensor, noise: Noise, config: FppConfig, weight: float
-) -> tuple[Tensor, Tensor]:
-    """Return the two terms of the loss (2,) at a context (n, W), and the gradient (n, W) of their sum there."""
-    context = context.detach().requires_grad_()
-    clean, noisy = texts.features(context), None
-    if config.flat_distance != "none":
-        with torch.set_grad_enabled(config.detach != "noisy"):
-            noisy = texts.noisy_features(context, noise)
-    terms = _loss_terms(clean, noisy, target, config, weight)
-    scale = loss_scale(context.device)
-    (gradient,) = torch.autograd.grad(scale * terms.sum(), context)
-    return terms.detach(), gradient / scale
 
 
 def _loss_terms(clean: Tensor, noisy: Tensor | None, target: Tensor, config: FppConfig, weight: float) -> Tensor:

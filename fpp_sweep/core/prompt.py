@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -99,12 +99,9 @@ def _require_fit(clip: Clip, path: Path, prompt: Prompt) -> None:
 
 def _read_saved(clip: Clip, path: Path) -> Prompt:
     """Return the prompt of a trial's prompt file; raise InputError if it was made for another model."""
-    tensors = {}
     try:
-        with safe_open(path, framework="pt") as file:
-            origin = dict(file.metadata() or {})
-            for name in file.keys():  # noqa: SIM118  the file is not iterable
-                tensors[name] = file.get_tensor(name)
+        data = path.read_bytes()
+        tensors, origin = load(data), safetensors_metadata(data)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: truncated, damaged, or not a safetensors file") from error
     context = tensors.get("context")
@@ -121,9 +118,7 @@ def _read_checkpoint(path: Path) -> Prompt:
     tensors = read_tensors(path)
     if any(name.startswith(MAPLE_PREFIXES) for name in tensors):
         return _maple_prompt(tensors, path)
-    learner = _coop_learner(tensors, path)
-    _require_coop(learner, path)
-    context = learner["ctx"]
+    context = _coop_context(tensors, path)
     if context.ndim == 3:
         where = f"{path}: its context has shape {tuple(context.shape)}, one for each class"
         raise InputError(f"{where}; a shared one (tokens, width) is needed")
@@ -142,27 +137,16 @@ def _maple_prompt(tensors: Mapping[str, Tensor], path: Path) -> Prompt:
     return Prompt(context=context, origin={"maple": path.name}, after=" ".join(MAPLE_WORDS[len(context) :]))
 
 
-def _coop_learner(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint's prompt learner under the learner's names."""
+def _coop_context(tensors: Mapping[str, Tensor], path: Path) -> Tensor:
+    """Return the context; raise InputError for a learner of more, such as CoCoOp's: the rest would be left out."""
     for prefix in COOP_PREFIXES:
         if f"{prefix}ctx" in tensors:
-            return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            others = {name.removeprefix(prefix) for name in tensors if name.startswith(prefix)} - COOP_TENSORS
+            if others:
+                problem = f"holds {min(others)!r} beside ctx, as checkpoints of CoCoOp do, which are not supported"
+                raise InputError(f"{path}: {problem}; give one of CoOp or MaPLe, or save ctx alone")
+            return tensors[f"{prefix}ctx"]
     raise InputError(f"{path}: no context of CoOp or MaPLe in it (looked for state_dict/ctx)")
-
-
-def _require_coop(learner: Mapping[str, Tensor], path: Path) -> None:
-    """Raise InputError for a learner of more than a context, such as CoCoOp's; the rest would be left out."""
-    for name in learner:
-        if name.startswith("meta_net."):
-            raise InputError(
-                f"{path}: a checkpoint of CoCoOp, whose meta_net changes the context for each image, which is not "
-                "supported; give a checkpoint of CoOp or MaPLe"
-            )
-        if name not in COOP_TENSORS:
-            raise InputError(
-                f"{path}: holds {name!r} beside ctx, which CoOp's checkpoints do not; give a checkpoint of CoOp or "
-                "MaPLe, or save ctx alone"
-            )
 
 
 def prompt_bytes(prompt: Prompt, clip: Clip, details: Mapping[str, object]) -> bytes:

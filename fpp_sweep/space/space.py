@@ -103,7 +103,9 @@ class Space:
             check_objectives(self.objectives)
         with at_key("constraints"):
             check_constraints(self.constraints, self.work.baselines)
-        self._check_split()
+        # on training images, few-shot prompts that overfit would win
+        is_searchable = self.search.split != "train" or self.search.evaluate_only
+        require(is_searchable, "can only be evaluated (train); search on val or test", "search.split")
         self._check_shards()
         self._add_posthoc_maps()
         self._check_images_of_fits()
@@ -115,7 +117,7 @@ class Space:
     def _check_searched(self) -> None:
         """Check what is fixed, what is searched, and what is tried first."""
         with at_key("base"):
-            set_field(self, "base", check_settings(self.base, self._preset_config()))
+            set_field(self, "base", check_settings(self.base, preset(self._preset_name())))
         start = self.start()
         check_params(self.params, self.base)
         with at_key("grid"):
@@ -215,12 +217,6 @@ class Space:
             catalogue.require_measurable(self._baseline_methods(), columns)
         catalogue.require_measurable(self._trial_methods(), columns)
 
-    def _check_split(self) -> None:
-        """Raise InputError for a search on the training images, where few-shot prompts that overfit would win."""
-        if self.search.split == "train":
-            problem = f"can only be evaluated ({self.search.split}); search on val or test"
-            require(self.search.evaluate_only, problem, "search.split")
-
     def _set_budget(self) -> None:
         """Limit the trials if nothing else limits the search."""
         search = self.search
@@ -235,10 +231,7 @@ class Space:
 
     def start(self) -> TrialConfig:
         """Return the preset with the base's settings: a trial, apart from what is searched."""
-        return self._preset_config().replace(self.base)
-
-    def _preset_config(self) -> TrialConfig:
-        return preset(self._preset_name())
+        return preset(self._preset_name()).replace(self.base)
 
     def _preset_name(self) -> str:
         return preset_for(self.preset, self.work.model)
@@ -338,17 +331,12 @@ class Space:
             points.append({key: settings[key] for key in keys if key in settings})
         return points
 
-    def first_points(self) -> list[QueuedPoint]:
-        """Return the points that are tried first: the user's, then the code's and the paper's."""
+    def queue(self) -> list[QueuedPoint]:
+        """Return all points that are not sampled: the user's, the code's and the paper's, then the grid."""
         points = [QueuedPoint("point", dict(values)) for values in self.points]
         for published in self._published():
             if not published.problems:
                 points.append(QueuedPoint(published.origin, published.values))
-        return self._distinct(points)
-
-    def queue(self) -> list[QueuedPoint]:
-        """Return all points that are not sampled: the first points, then the grid."""
-        points = self.first_points()
         for values in self.grid_points():
             points.append(QueuedPoint("grid", values))
         return self._distinct(points)

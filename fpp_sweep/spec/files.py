@@ -97,7 +97,7 @@ def read_at_most(path: Path, max_bytes: int = MAX_HANDWRITTEN_BYTES) -> bytes:
 def safetensors_metadata(data: bytes) -> dict[str, str]:
     """Return the metadata in the contents of a safetensors file."""
     size = int.from_bytes(data[:8], "little")
-    return dict(json.loads(data[8 : 8 + size])["__metadata__"])
+    return dict(json.loads(data[8 : 8 + size]).get("__metadata__", {}))
 
 
 def user_path(text: str | Path) -> Path:

@@ -228,13 +228,8 @@ def require_distinct(items: Items) -> Items:
     """Return a sequence without repetitions; raise InputError for another one."""
     seen: set[Any] = set()
     for index, item in enumerate(items):
-        value = item
-        try:
-            hash(item)
-        except TypeError:  # a list or a mapping, or one inside the item
-            value = type(item), repr(item)
-        require(value not in seen, f"{shown(item)} comes twice; take one out", str(index))
-        seen.add(value)
+        require(item not in seen, f"{shown(item)} comes twice; take one out", str(index))
+        seen.add(item)
     return items
 
 

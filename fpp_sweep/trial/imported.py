@@ -185,7 +185,8 @@ def _require_samples(rows: ImportedRows, samples: Samples, where: str) -> None:
     for name in ids[ids.duplicated()]:
         raise InputError(f"sample {name!r} appears more than once; keep one of its rows", where)
     for name in ids[~ids.isin(samples.labels)]:
-        raise InputError(f"unknown sample {name!r}; the sweep has {_some(samples.labels)}", where)
+        known = f"{len(samples.labels)} samples, such as {min(samples.labels)!r}"
+        raise InputError(f"unknown sample {name!r}; the sweep has {known}", where)
     missing = sorted(set(samples.labels).difference(ids))
     if missing:
         counts = f"{len(missing)} of {len(samples.labels)} samples"
@@ -197,11 +198,6 @@ def _require_samples(rows: ImportedRows, samples: Samples, where: str) -> None:
             raise InputError(f"{problem}; number classes as the sweep does", where)
 
 
-def _some(labels: Mapping[str, int]) -> str:
-    """Return the number of samples and an example."""
-    return f"{len(labels)} samples, such as {min(labels)!r}"
-
-
 def _require_values(rows: ImportedRows, samples: Samples, where: str) -> None:
     """Raise InputError unless the values are logits or probabilities of the sweep's classes."""
     classes = len(samples.classes)
@@ -211,28 +207,15 @@ def _require_values(rows: ImportedRows, samples: Samples, where: str) -> None:
         names = f"from {samples.classes[0]!r} to {samples.classes[-1]!r}"
         raise InputError(f"has {width} classes, the sweep has {classes}, {names}", where)
     values = rows.values[:, :classes]
-    bad = np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))  # nan, too
-    if bad.size:
-        row, column = bad[0]
+    ids = rows.columns["id"].tolist()
+    for row, column in np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max)):  # nan, too
         number = f"{rows.kind} of class {column} is {values[row, column]}"
-        raise InputError(f"sample {rows.columns['id'].iloc[row]!r}: {number}, must be a finite float32", where)
+        raise InputError(f"sample {ids[row]!r}: {number}, must be a finite float32", where)
     if rows.kind == "probabilities":
-        _require_probabilities(rows.columns["id"].tolist(), values, where)
-
-
-def _require_probabilities(ids: Sequence[str], values: Numbers, where: str) -> None:
-    """Raise InputError unless all values (N, K) lie in 0..1 and each row sums to one, but for rounding."""
-    outside = np.argwhere((values < 0) | (values > 1 + SUM_TOLERANCE))
-    if outside.size:
-        row, column = outside[0]
-        number = f"the probability of class {column} is {values[row, column]:g}"
-        problem = f"sample {ids[row]!r}: {number}, must lie in 0..1"
-        raise InputError(f"{problem}; name the values logits if they are", where)
-    sums = values.sum(axis=1)
-    off = np.flatnonzero(np.abs(sums - 1) > SUM_TOLERANCE)
-    if off.size:
-        problem = f"sample {ids[off[0]]!r}: probabilities sum to {sums[off[0]]:g}, must sum to 1"
-        raise InputError(f"{problem}; apply a softmax first", where)
+        sums = values.sum(axis=1)
+        for row in np.flatnonzero((values < 0).any(axis=1) | (np.abs(sums - 1) > SUM_TOLERANCE)):
+            problem = f"sample {ids[row]!r}: probabilities must be >= 0 and sum to 1 (the sum is {sums[row]:g})"
+            raise InputError(f"{problem}; apply a softmax first, or name the values logits", where)
 
 
 def require_parts(

@@ -14,7 +14,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from fpp_sweep.core.compute import torch_generator
@@ -58,30 +57,17 @@ def ensemble_model(clip: Clip, templates: str, dataset: Dataset) -> TextModel:
     return TextModel(texts=texts, logit_scale=clip.logit_scale, ensemble=ensemble)
 
 
-def open_fitting_prompt(clip: Clip, name: str, datasets: Iterable[Sequence[str]]) -> Prompt:
-    """Open a prompt; raise InputError unless the prompt and all class names fit the model."""
-    prompt = open_prompt(clip, name)
-    for classes in datasets:
-        fitting_texts(clip, classes, len(prompt.context), prompt.after)
-    return prompt
-
-
-def _ignore_step() -> None:
-    """Do nothing after a step of pretraining."""
-
-
 def make_prompt(
     clip: Clip,
     task: PretrainTask,
     dataset: Dataset,
-    on_step: Callable[[], None] = _ignore_step,
+    on_step: Callable[[], None] = lambda: None,
     cuda_graphs: bool = False,
 ) -> Prompt:
     """Compute a PretrainTask; `on_step` is called after each step."""
     config = task.config
     if config.prompt != "fpp":
         return open_prompt(clip, config.prompt)
-    began = perf_counter()
     anchor = open_prompt(clip, config.anchor_prompt)
     fpp = config.fpp.scaled(clip.embedding_scale)
     texts = _pretraining_texts(clip, task, dataset, anchor)
@@ -97,15 +83,7 @@ def make_prompt(
         on_step=on_step,
         cuda_graphs=cuda_graphs,
     )
-    final_losses = learned.losses[-1].tolist() if fpp.steps else [0.0, 0.0]
-    origin = {
-        "words": config.anchor_prompt,
-        "seed": str(task.seed),
-        "dataset": task.dataset,
-        "final_alignment_loss": f"{final_losses[0]:.6f}",
-        "final_flatness_loss": f"{final_losses[1]:.6f}",
-        "seconds": f"{perf_counter() - began:.2f}",
-    }
+    origin = {"words": config.anchor_prompt, "seed": str(task.seed), "dataset": task.dataset}
     if learned.drift is not None:
         origin["drift"] = str(learned.drift)
     return Prompt(context=learned.context, origin=origin, after=anchor.after)
@@ -142,7 +120,9 @@ def validate(clip: Clip, prompts: Iterable[TextSource], datasets: Sequence[Datas
             if is_template_file(source.templates):
                 digests[source.templates] = file_digest(source.templates)
             continue
-        prompt = open_fitting_prompt(clip, source.prompt, class_names)
+        prompt = open_prompt(clip, source.prompt)
+        for classes in class_names:
+            fitting_texts(clip, classes, len(prompt.context), prompt.after)
         if is_file_name(source.prompt):
             digests[source.prompt] = prompt.digest
         else:

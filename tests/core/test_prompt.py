@@ -119,8 +119,8 @@ def test_a_coop_context_that_does_not_fit_is_refused(tmp_path, context, message)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("meta_net.linear1.weight", "a checkpoint of CoCoOp, whose meta_net changes the context for each image"),
-        ("ctx_att1", "holds 'ctx_att1' beside ctx, which CoOp's checkpoints do not"),
+        ("meta_net.linear1.weight", "holds 'meta_net.linear1.weight' beside ctx, as checkpoints of CoCoOp"),
+        ("ctx_att1", "holds 'ctx_att1' beside ctx, as checkpoints of CoCoOp"),
     ],
 )
 def test_a_learner_of_more_than_a_context_is_refused(tmp_path, name, message):

@@ -191,7 +191,7 @@ def test_users_points_come_first_then_the_codes_and_the_papers():
     space = read_space(
         "points: [{fpp.gamma1: 2}]\nparams: {fpp.gamma1: {low: 0, high: 3}, fpp.gamma2: {low: 0.1, high: 20}}"
     )
-    assert space.first_points() == [
+    assert space.queue() == [
         ("point", {"fpp.gamma1": 2.0}),
         ("code", {"fpp.gamma1": 1.0, "fpp.gamma2": 15.0}),
         ("paper", {"fpp.gamma1": 1.0, "fpp.gamma2": 0.15}),
@@ -210,7 +210,7 @@ def test_a_partial_point_does_not_replace_a_point_of_a_grid():
 
 def test_a_published_point_outside_the_space_is_reported_and_not_tried():
     space = read_space("params: {fpp.gamma2: {low: 1, high: 20}, fpp.start: [random]}")
-    assert [origin for origin, _ in space.first_points()] == ["code"]
+    assert [origin for origin, _ in space.queue()] == ["code"]
     (line,) = space.notes()
     assert line.startswith(
         "the paper's settings are not tried: fpp.gamma2: 0.15 is outside 1..20; fpp.start: predefined"

@@ -311,11 +311,11 @@ WRONG_FILES = {
     "classes": (remove_last_class, "digits, split test, seed 0: has 2 classes, the sweep has 3, from 'zero' to 'two'"),
     "range": (
         rename_logits_to_probabilities,
-        "the probability of class . is .*, must lie in 0..1; name the values logits",
+        "probabilities must be >= 0 and sum to 1 .*; apply a softmax first, or name the values logits",
     ),
     "sum": (
         use_probabilities_that_sum_to_101_percent,
-        "sample 'test/digits-000.jpg': probabilities sum to 1.01, must sum to 1",
+        "sample 'test/digits-000.jpg': probabilities must be >= 0 and sum to 1 .the sum is 1.01",
     ),
     "dataset": (change_value("dataset", 0, "digit"), "unknown dataset 'digit', did you mean 'digits'?"),
     "no dataset": (remove_column("dataset"), r"no column `dataset`, and the sweep has 2 \(digits, scenes\); add it"),

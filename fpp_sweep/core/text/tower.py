@@ -8,7 +8,7 @@ Shapes in this package: B prompts, K classes (texts), W the width of the text to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol
@@ -184,25 +184,29 @@ class AttentionMask:
 
 @lru_cache(maxsize=8)  # called at every step of pretraining
 def _attention_mask(packing: Packing, prefix: int) -> AttentionMask:
-    groups = _groups_of(packing, prefix)
-    size = max([len(group) for group in groups])  # S
-    queries = max([len(group.slots_of_text) for group in groups])  # E
+    paths = packing.paths()
+    attends = torch.eye(prefix + len(packing), dtype=torch.bool)  # (R, R) each row to itself and those before it
+    for path in paths:
+        rows = torch.tensor([*range(prefix), *[prefix + node for node in path]])
+        attends[rows[:, None], rows] |= torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
+    groups = _groups_of(packing, paths, prefix)
+    size = max([len(rows) for rows, _ in groups])  # S
+    queries = max([len(texts) for _, texts in groups])  # E
     row_of = torch.zeros(len(groups), size, dtype=torch.long)
-    slot_of = torch.arange(prefix + len(packing))
+    slot_of = torch.arange(len(attends))
+    # padding attends to itself, because the softmax of a row that is masked throughout would be NaN
+    masked = (~torch.eye(size, dtype=torch.bool)).repeat(len(groups), 1, 1)
+    end_rows = prefix + packing.ends.cpu()
     end_texts = torch.zeros(len(groups), queries, dtype=torch.long)
     end_slots = torch.zeros(len(groups), queries, dtype=torch.long)
     end_query_of = torch.zeros(len(packing.order), dtype=torch.long)
-    for index, group in enumerate(groups):
-        nodes = torch.tensor(list(group.slot_of_node))
-        slots = torch.tensor(list(group.slot_of_node.values()))
-        row_of[index, :prefix] = torch.arange(prefix)
-        row_of[index, slots] = prefix + nodes
-        slot_of[prefix + nodes] = index * size + slots
-        texts = torch.tensor(list(group.slots_of_text))
+    for index, (rows, texts) in enumerate(groups):
+        row_of[index, : len(rows)] = rows
+        slot_of[rows[prefix:]] = index * size + torch.arange(prefix, len(rows))
+        masked[index, : len(rows), : len(rows)] = ~attends[rows[:, None], rows]
         end_texts[index, : len(texts)] = texts
-        end_slots[index, : len(texts)] = torch.tensor([slots[-1] for slots in group.slots_of_text.values()])
+        end_slots[index, : len(texts)] = slot_of[end_rows[texts]] - index * size
         end_query_of[texts] = index * queries + torch.arange(len(texts))
-    masked = torch.stack([group.masked(size) for group in groups])
     end_masked = masked[torch.arange(len(groups))[:, None], end_slots]  # the rows of the EOTs' slots
     device = packing.positions.device
     is_gathered = len(groups) > 1  # the slots of a single group are the rows
@@ -217,60 +221,24 @@ def _attention_mask(packing: Packing, prefix: int) -> AttentionMask:
     )
 
 
-def _groups_of(packing: Packing, prefix: int) -> list[_Group]:
-    """Fill one group of texts after another, in the order of their paths: equal beginnings come together."""
-    paths = packing.paths()
-    texts = sorted(range(len(paths)), key=paths.__getitem__)
+def _groups_of(packing: Packing, paths: list[list[int]], prefix: int) -> list[tuple[Tensor, Tensor]]:
+    """Return rows and packed texts of each group; texts are in the order of their paths: equal beginnings together."""
+    order = sorted(range(len(paths)), key=paths.__getitem__)
     if prefix + len(packing) <= SINGLE_GROUP_ROWS:
-        group = _Group(prefix, range(len(packing)))
-        for text in texts:
-            group.add(text, paths[text])
-        return [group]
+        return [(torch.arange(prefix + len(packing)), torch.tensor(order))]
     limit = max(GROUP_ROWS, prefix + packing.longest)
-    groups: list[_Group] = []
-    for text in texts:
-        if not groups or groups[-1].size_with(paths[text]) > limit:
-            groups.append(_Group(prefix))
-        groups[-1].add(text, paths[text])
-    return groups
-
-
-class _Group:
-    """Some texts, and the slots of their nodes after those of the prefix."""
-
-    def __init__(self, prefix: int, nodes: Iterable[int] = ()) -> None:
-        """Begin with these nodes, in their order."""
-        self.prefix = prefix
-        self.slot_of_node = {node: prefix + index for index, node in enumerate(nodes)}
-        self.slots_of_text: dict[int, list[int]] = {}  # by packed text
-
-    def __len__(self) -> int:
-        return self.prefix + len(self.slot_of_node)
-
-    def size_with(self, path: list[int]) -> int:
-        """Return the number of slots that the group would have with a text of these nodes."""
-        new_nodes = [node for node in path if node not in self.slot_of_node]
-        return len(self) + len(new_nodes)
-
-    def add(self, text: int, path: list[int]) -> None:
-        slots = []
-        for node in path:
-            if node not in self.slot_of_node:
-                self.slot_of_node[node] = len(self)
-            slots.append(self.slot_of_node[node])
-        self.slots_of_text[text] = slots
-
-    def masked(self, size: int) -> Tensor:
-        """Return the mask (S, S) of the group, padded to `size` slots.
-
-        Padding attends to itself, because the softmax of a row that is masked throughout would be NaN.
-        """
-        attends = torch.eye(size, dtype=torch.bool)
-        for slots in self.slots_of_text.values():
-            text = torch.tensor([*range(self.prefix), *slots])  # the slots of a text, in order
-            causal = torch.ones(len(text), len(text), dtype=torch.bool).tril()
-            attends[text[:, None], text] |= causal
-        return ~attends
+    groups: list[tuple[dict[int, None], list[int]]] = []  # nodes, each once and in order, and texts
+    for text in order:
+        path = dict.fromkeys(paths[text])
+        if not groups or prefix + len(groups[-1][0] | path) > limit:
+            groups.append(({}, []))
+        nodes, texts = groups[-1]
+        nodes.update(path)
+        texts.append(text)
+    return [
+        (torch.tensor([*range(prefix), *[prefix + node for node in nodes]]), torch.tensor(texts))
+        for nodes, texts in groups
+    ]
 
 
 Activation = Literal["quick_gelu", "gelu"]
