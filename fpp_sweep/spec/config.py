@@ -145,7 +145,7 @@ class AdaptConfig:
     # DynaPrompt
     slots: AtLeast1 = 12  # prompts in the buffer
     slot_rule: Literal["released", "corrected", "described"] = "released"  # selects prompts: see docs/methods.md
-    order: Literal["fair", "file", "shuffled"] = "fair"  # order of the stream; shuffled: by the seed
+    order: Literal["fair", "shuffled"] = "fair"  # order of the stream; shuffled: by the seed
     # ZERO
     vote_form: Literal["described", "released"] = "described"  # hard votes, or shares at scale 1024: docs/methods.md
     vote_fraction: Fraction = 0.3  # share of the views that vote: the int(0.3 * 64) = 19 most confident

@@ -136,8 +136,6 @@ class TaskKeys:
         row, settings = self._method(task)
         dataset = self.datasets[task.dataset, task.split]
         data = [self._classes(task.dataset), dataset.size, dataset.digest, dataset.images]
-        if row.ordered and settings["adapt.order"] == "file":
-            data.append(dataset.file_order_digest)
         method = [self._prompt(task), row.name, row.digest, settings]
         return [*method, task.dataset, task.split, data, VIEWS, task.seed]
 

@@ -93,7 +93,6 @@ class DatasetInfo:
     size: int
     digest: str  # digest of the class names, the samples' names and labels, and the way to draw views
     images: str  # digest of the images' fingerprints
-    file_order_digest: str = ""  # digest of the samples' order in the split file or folder listing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

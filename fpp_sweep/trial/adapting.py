@@ -28,7 +28,7 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import MethodRow
-from fpp_sweep.spec.config import TrialConfig, draws_order
+from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.specs import adaptation_precision
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.trial.prompts import ensemble_model, prompt_model
@@ -85,13 +85,8 @@ def with_state(adapter: Adapter, data: bytes) -> Adapter:
 
 def stream_of(task: EvalTask, dataset: Dataset) -> NDArray[np.int64]:
     """Return the indices of a task's samples in the dataset, in the order of the stream."""
-    order = "fair"
-    if catalogue.method(task.config.method).ordered:
-        order = task.config.adapt.order
     stream: NDArray[np.int64] = np.arange(len(dataset))
-    if order == "file" and dataset.file_positions is not None:
-        stream = dataset.file_positions.argsort()
-    if draws_order(task.config.method, order):
+    if task.config.draws_order:
         generator = torch_generator(task.seed, "stream", task.dataset, task.split)
         stream = torch.randperm(len(dataset), generator=generator).numpy()
     return stream[task.start : task.stop]

@@ -33,7 +33,7 @@ from fpp_sweep.core.images.features import FeatureCache, Features
 from fpp_sweep.core.models.clip import Clip, load
 from fpp_sweep.core.prompt import Prompt, from_bytes, open_prompt, prompt_bytes
 from fpp_sweep.spec import keys, plugins
-from fpp_sweep.spec.errors import ChangedDataError, InputError, MachineError
+from fpp_sweep.spec.errors import ChangedDataError, MachineError
 from fpp_sweep.spec.files import default_cache
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.process import readers
@@ -189,22 +189,10 @@ class WorkerDatasets:
     def open(self, name: str, split: str) -> Dataset:
         """Return a split, with as many samples as the limit allows; `val:600` means the first 600 samples of val."""
         if (name, split) not in self._opened:
-            self._opened[name, split] = self._open(name, split)
+            split_name, _, count = split.partition(":")
+            limit = int(count) if count else self._limit
+            self._opened[name, split] = open_dataset(name, split_name, self._root, self._custom).limited(limit)
         return self._opened[name, split]
-
-    def _open(self, name: str, split: str) -> Dataset:
-        count = split.partition(":")[2]
-        limit = self._limit
-        if count:
-            limit = int(count)
-        dataset = self.whole(name, split).limited(limit)
-        if not len(dataset):
-            raise InputError(f"{name}: its {split} split has no images")
-        return dataset
-
-    def whole(self, name: str, split: str) -> Dataset:
-        """Return a split with all of its samples."""
-        return open_dataset(name, split.partition(":")[0], self._root, self._custom)
 
     def open_any_split(self, name: str) -> Dataset:
         """Return a dataset of which only the classes matter: a split that is open, or else the test split."""
@@ -242,9 +230,6 @@ class WorkerDatasets:
 
     def _describe(self, name: str, split: str) -> DatasetInfo:
         dataset = self.open(name, split)
-        file_order = ""
-        if dataset.file_positions is not None:
-            file_order = keys.digest(dataset.file_positions.argsort().tolist(), length=16)
         return DatasetInfo(
             name=name,
             split=split,
@@ -253,7 +238,6 @@ class WorkerDatasets:
             size=len(dataset),
             digest=self.samples_digest(name, split),
             images=dataset.digest()[:16],
-            file_order_digest=file_order,
         )
 
 

@@ -99,7 +99,7 @@ def test_a_method_reads_no_more_views_than_its_row_says(name):
 OTHER_VALUES = {  # by setting: values that differ from the default
     "steps": [3], "lr": [0.5], "weight_decay": [0.9], "view_fraction": [0.5], "penalty_weight": [7.0],
     "sam_rho": [0.2], "asam_rho": [2.0], "optimizer": ["sgd"], "reselect": ["on", "off"], "keep_optimizer": [False],
-    "slots": [3], "slot_rule": ["corrected", "described"], "order": ["file"],
+    "slots": [3], "slot_rule": ["corrected", "described"], "order": ["shuffled"],
     "vote_form": ["released"], "vote_fraction": [0.6], "cache_alpha": [9.0], "cache_beta": [9.0],
     "boost_delta": [0, 9], "boost_query": ["views"], "shift_lr": [0.5], "shift_form": ["shared"], "huber_delta": [0.05],
     "templates": ["simple"],

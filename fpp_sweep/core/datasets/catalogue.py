@@ -202,13 +202,12 @@ def expand(names: str | Iterable[str], custom: Iterable[str] = ()) -> list[str]:
     ['flowers102', 'pets', 'imagenet_a', 'imagenet_v2', 'imagenet_r', 'imagenet_sketch']
     """
     custom = tuple(custom)
-    groups = {**GROUPS, "all": GROUPS["all"] + custom, "custom": custom}
     expanded: dict[str, None] = {}  # as an ordered set
     texts = [names] if isinstance(names, str) else names
     for word in listed_names(texts):
-        expanded.update(dict.fromkeys(_expand_word(word, groups, custom)))
+        expanded.update(dict.fromkeys(_expand_word(word, custom)))
     if not expanded:
-        raise InputError(f"no dataset is named; known: {', '.join([*groups, *DATASETS])}")
+        raise InputError(f"no dataset is named; known: {', '.join([*GROUPS, 'custom', *DATASETS])}")
     return list(expanded)
 
 
@@ -227,35 +226,32 @@ def is_folder(word: str) -> bool:
 
 def is_taken(name: str) -> bool:
     """Return True if a name already means a dataset or group, so that a user's dataset cannot have it."""
-    groups = [_plain(group) for group in GROUPS]
-    return _plain(name) in [*_names_by_plain_alias(), *groups, "custom"]
+    return _plain(name) in _members_by_name() or _plain(name) == "custom"
 
 
-def _expand_word(word: str, groups: Mapping[str, tuple[str, ...]], custom: tuple[str, ...]) -> tuple[str, ...]:
+def _expand_word(word: str, custom: tuple[str, ...]) -> tuple[str, ...]:
     if is_folder(word):
         word = word.partition("=")[0]
     if word in custom:
         return (word,)
     plain = _plain(word)
-    for group, members in groups.items():
-        if plain == _plain(group):
-            return members
-    names = _names_by_plain_alias()
-    if plain in names:
-        return (names[plain],)
+    if plain in ("all", "custom"):
+        return _members_by_name().get(plain, ()) + custom
+    if plain in _members_by_name():
+        return _members_by_name()[plain]
     if "/" in word:
         raise InputError(f"dataset {word}: a folder needs a name; give NAME={word}")
-    raise unknown("dataset", word, [*groups, *DATASETS, *custom])
+    raise unknown("dataset", word, [*GROUPS, "custom", *DATASETS, *custom])
 
 
 @cache
-def _names_by_plain_alias() -> dict[str, str]:
-    """Return the main name of a dataset for each plain form of its names."""
-    names = {}
+def _members_by_name() -> dict[str, tuple[str, ...]]:
+    """Return the datasets that each name, alias or group means, by its plain form."""
+    members = {_plain(group): names for group, names in GROUPS.items()}
     for name, spec in DATASETS.items():
         for alias in (name, *spec.aliases):
-            names[_plain(alias)] = name
-    return names
+            members.setdefault(_plain(alias), (name,))
+    return members
 
 
 def _plain(name: str) -> str:

@@ -52,7 +52,6 @@ class Dataset:
     source: ImageSource
     augmix: bool  # the published protocol uses AugMix here
     flip: bool = True  # False where a mirror image shows another class
-    file_positions: NDArray[np.int64] | None = None  # positions in the split file or folder; None: 0, 1, ...
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -61,10 +60,7 @@ class Dataset:
         """Return the first `count` samples, which are the same for every trial; None means all."""
         if count is None or count >= len(self):
             return self
-        file_positions = self.file_positions
-        if file_positions is not None:
-            file_positions = file_positions[:count]
-        return replace(self, ids=self.ids[:count], labels=self.labels[:count], file_positions=file_positions)
+        return replace(self, ids=self.ids[:count], labels=self.labels[:count])
 
     def limited(self, count: int | None) -> Dataset:
         """Return the first `count` samples; for None or 0 all, or the default number of an embedded dataset."""

@@ -124,7 +124,6 @@ def open_dataset(
         source=listing.source,
         augmix=spec.augmix,
         flip=spec.flip,
-        file_positions=order,
     )
 
 

@@ -47,18 +47,6 @@ def test_the_order_of_samples_does_not_depend_on_the_order_of_the_split_file(tmp
     assert fair_order("dtd", ids)[0].tolist() == list(range(len(ids)))
 
 
-def test_file_positions_restore_the_order_of_the_split_file(tmp_path: Path) -> None:
-    file = build_coop(tmp_path, "dtd")
-    document = json.loads(file.read_text())
-    document["test"] = [document["test"][position] for position in (3, 0, 5, 1, 4, 2)]
-    file.write_text(json.dumps(document))
-    listed = [path for path, _, _ in document["test"]]
-    dataset = open_dataset("dtd", "test", tmp_path)
-    for part in (dataset, dataset.head(4)):
-        assert part.file_positions is not None
-        assert [listed[position] for position in part.file_positions] == list(part.ids)
-
-
 def test_a_class_that_occurs_in_one_split_only_is_a_class_of_all_splits(tmp_path: Path) -> None:
     document = {"train": [["a.jpg", 1, "b"]], "test": [["c.jpg", 0, "a"]]}
     write_split(tmp_path, document, ("a.jpg", "c.jpg"))
