@@ -242,27 +242,22 @@ def score(predictions: Predictions) -> dict[str, float]:
     >>> numbers["accuracy"], numbers["ece"], numbers["brier"]
     (50.0, 25.0, 0.625)
     """
-    numbers = {}
-    for row in catalogue.dataset_metrics(predictions.columns):
-        if row.digest:
-            numbers[row.name] = _plugin_metric(row, predictions)
-        else:
-            assert row.compute is not None
-            numbers[row.name] = float(catalogue.code_of(row.compute)(predictions))
-        if not math.isfinite(numbers[row.name]):
-            raise FloatingPointError(f"metric {row.name} is {numbers[row.name]}")
-    return numbers
+    return {row.name: _value_of(row, predictions) for row in catalogue.dataset_metrics(predictions.columns)}
 
 
-def _plugin_metric(row: MetricRow, predictions: Predictions) -> float:
-    """Return a plugin's metric; raise InputError with the plugin's line if it fails or gives no finite number."""
+def _value_of(row: MetricRow, predictions: Predictions) -> float:
+    """Return a metric; raise InputError with the plugin's line if a plugin's fails or gives no finite number."""
     assert row.compute is not None
     try:
         value = float(catalogue.code_of(row.compute)(predictions))
     except (Exception, SystemExit) as error:
+        if not row.digest:
+            raise
         where = plugins.at_line(f"metric {row.name}", plugins.line_of(error) or plugins.file_of(row))
         raise InputError(f"{where}: {type_and_message(error)}") from error
     if not math.isfinite(value):
+        if not row.digest:
+            raise FloatingPointError(f"metric {row.name} is {value}")
         raise InputError(f"metric {row.name} ({plugins.file_of(row)}): must return a finite number ({value})")
     return value
 

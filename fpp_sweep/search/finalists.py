@@ -26,7 +26,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import BATCH
-from fpp_sweep.trial.trial import ImageRange, Plan
+from fpp_sweep.trial.trial import Plan
 
 # (names of datasets, split) -> those datasets; a split `val:400` is the first 400 images of `val`
 Describe = Callable[[Sequence[str], str], Sequence[DatasetInfo]]
@@ -42,7 +42,7 @@ class Job(NamedTuple):
 # --- what the final stage runs on ------------------------------------------------------------------
 
 
-def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mapping[str, int]) -> ImageRange | None:
+def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mapping[str, int]) -> range | None:
     """Return the images after the search's images, the same range in each dataset; None if too few are left.
 
     `used` has the number of images of each dataset that the search uses, `available` the number with fresh images.
@@ -55,7 +55,7 @@ def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mappi
     count = min(wanted, left)
     if count < min(BATCH, wanted):
         return None
-    return ImageRange(start, start + count)
+    return range(start, start + count)
 
 
 def later_plans(plan: Plan, space: Space, describe: Describe) -> dict[str, Plan]:

@@ -174,16 +174,18 @@ def texts_by_class(templates: str, dataset: str, classes: Sequence[str]) -> list
     """
     names = [name.replace("_", " ") for name in classes]
     if is_template_file(templates):
-        content = _read_template_file(user_path(templates))
-        if isinstance(content, dict):
-            return _select_texts(content, templates, dataset, names)
-        return _fill_in_names(content, names)
-    if templates == "released" and dataset not in released_templates():
-        warn_once(f"{dataset}: no templates are released for this dataset; uses those of {FALLBACK_TEMPLATES}")
-    resolved = resolved_templates(templates, dataset)
-    if isinstance(resolved, str):  # the name of a list
-        resolved = open_clip_templates(resolved)
-    return _fill_in_names(resolved, names)
+        texts_of_names = _read_template_file(user_path(templates), dataset, names)
+    else:
+        if templates == "released" and dataset not in released_templates():
+            warn_once(f"{dataset}: no templates are released for this dataset; uses those of {FALLBACK_TEMPLATES}")
+        resolved = resolved_templates(templates, dataset)
+        if isinstance(resolved, str):  # the name of a list
+            resolved = open_clip_templates(resolved)
+        texts_of_names = [resolved] * len(names)
+    by_class = []
+    for name, texts in zip(names, texts_of_names, strict=True):
+        by_class.append([text.replace("{}", name) for text in texts])
+    return by_class
 
 
 def file_digest(path: str) -> str:
@@ -191,41 +193,25 @@ def file_digest(path: str) -> str:
     return hashlib.sha256(_read(user_path(path))).hexdigest()[:16]
 
 
-def _fill_in_names(templates: Sequence[str], names: Sequence[str]) -> list[list[str]]:
-    """Return for each class the templates with its name."""
-    by_class = []
-    for name in names:
-        by_class.append([template.replace("{}", name) for template in templates])
-    return by_class
-
-
-def _select_texts(content: dict[str, Any], path: str, dataset: str, names: Sequence[str]) -> list[list[str]]:
-    """Return the texts that a file has for each class; raise InputError if a class of the dataset has none."""
-    texts_by_name = {key.replace("_", " "): texts for key, texts in content.items()}
-    by_class = []
-    for name in names:
-        if name not in texts_by_name:
-            raise InputError(f"{path}: has no texts for class {name!r} of {dataset}; add them")
-        texts = _require_texts(texts_by_name[name], f"{path}: class {name!r}")
-        by_class.append([text.replace("{}", name) for text in texts])
-    return by_class
-
-
-def _read_template_file(path: Path) -> dict[str, Any] | list[str]:
-    """Return a file's list of templates, or its object with lists of texts by class."""
+def _read_template_file(path: Path, dataset: str, names: Sequence[str]) -> list[list[str]]:
+    """Return the texts of each class of a dataset: a file's list of templates, or those that it has for the class."""
     read = _read(path)
     try:
         content = json.loads(read.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, type(error).__name__) from None
     if isinstance(content, dict):
-        return content
+        texts_by_name = {key.replace("_", " "): texts for key, texts in content.items()}
+        for name in names:
+            if name not in texts_by_name:
+                raise InputError(f"{path}: has no texts for class {name!r} of {dataset}; add them")
+        return [_require_texts(texts_by_name[name], f"{path}: class {name!r}") for name in names]
     templates = _require_texts(content, str(path))
     for number, template in enumerate(templates, start=1):
         count = template.count("{}")
         if count != 1:
             raise InputError(f"{path}: a template needs {{}} once, for the class name (entry {number} has {count})")
-    return templates
+    return [templates] * len(names)
 
 
 def _read(path: Path) -> bytes:

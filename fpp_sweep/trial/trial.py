@@ -41,14 +41,6 @@ DatasetKey = tuple[str, str]  # name and split of a dataset
 Shards = dict[DatasetSeed, list[EvalTask]]
 
 
-@dataclass(frozen=True, slots=True)
-class ImageRange:
-    """Images of a dataset from `start` up to, and without, `stop`."""
-
-    start: int
-    stop: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Datasets, seeds and images that all trials of a run use."""
@@ -57,7 +49,7 @@ class Plan:
     seeds: tuple[int, ...]
     shards: int | None = None  # number for each dataset and seed; None: by size
     columns: tuple[str, ...] = ()  # optional columns of the predictions that are stored
-    ranges: Mapping[DatasetKey, ImageRange] = field(default_factory=dict)  # for datasets that use some of their images
+    ranges: Mapping[DatasetKey, range] = field(default_factory=dict)  # for datasets that use some of their images
     # seed -> the seed that draws the views instead; after the search, seeds draw the pretraining only
     view_seeds: Mapping[int, int] = field(default_factory=dict)
     posthoc: tuple[str, ...] = ()  # post-hoc maps
@@ -76,14 +68,13 @@ class Plan:
                 by_key[dataset.name, dataset.split] = dataset
         return by_key
 
-    def range_of(self, dataset: DatasetInfo) -> ImageRange:
+    def range_of(self, dataset: DatasetInfo) -> range:
         """Return the images of a dataset that trials use."""
-        return self.ranges.get((dataset.name, dataset.split), ImageRange(0, dataset.size))
+        return self.ranges.get((dataset.name, dataset.split), range(dataset.size))
 
     def images(self, split: str) -> int:
         """Return the number of images of a trial on a split, times its seeds."""
-        ranges = [self.range_of(dataset) for dataset in self.datasets[split]]
-        return len(self.seeds) * sum(images.stop - images.start for images in ranges)
+        return len(self.seeds) * sum(len(self.range_of(dataset)) for dataset in self.datasets[split])
 
     def for_config(self, config: TrialConfig, search_seeds: tuple[int, ...]) -> Plan:
         """Return a later stage's plan for one trial: the seeds of the search if other seeds would change nothing.
@@ -302,7 +293,7 @@ def _predictions_of(
 
 
 def _dataset_result(
-    dataset: DatasetInfo, seed: int, shards: Sequence[EvalTask], done: Mapping[Task, TaskResult], images: ImageRange
+    dataset: DatasetInfo, seed: int, shards: Sequence[EvalTask], done: Mapping[Task, TaskResult], images: range
 ) -> DatasetResult:
     costs = []  # seconds by stage, of each task
     prompt = None
@@ -324,13 +315,12 @@ def _dataset_result(
     )
 
 
-def join_shards(shards: Sequence[tuple[EvalTask, TaskResult]], images: ImageRange) -> Predictions:
+def join_shards(shards: Sequence[tuple[EvalTask, TaskResult]], images: range) -> Predictions:
     """Return the predictions of all shards in order; raise ValueError if there are too few for the images."""
     ordered = sorted(shards, key=lambda shard: shard[0].start)
     predictions = concatenate([result.read_predictions() for _, result in ordered])
-    size = images.stop - images.start
-    if len(predictions) != size:  # a sample that came twice is noticed by `Predictions`
-        raise ValueError(f"{ordered[0][0].dataset}: {len(predictions)} predictions of {size} samples")
+    if len(predictions) != len(images):  # a sample that came twice is noticed by `Predictions`
+        raise ValueError(f"{ordered[0][0].dataset}: {len(predictions)} predictions of {len(images)} samples")
     return predictions
 
 

@@ -24,7 +24,7 @@ from fpp_sweep.trial.adapting import evaluate, make_adapter
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult, pack_predictions
-from fpp_sweep.trial.trial import DatasetResult, ImageRange, Plan, join_shards, run_trial, summarize
+from fpp_sweep.trial.trial import DatasetResult, Plan, join_shards, run_trial, summarize
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
 from tests.kit.rows import metric_row, registered
 from tests.kit.tasks import dataset_info, evaluation, predictions, same_predictions
@@ -158,7 +158,7 @@ def test_tasks_are_the_shards_of_every_dataset_and_seed(worker):
 def test_a_plan_may_use_a_range_of_the_images_of_each_dataset(worker, tmp_path):
     """The final stage uses such ranges. Each image keeps the views and results that it has in the whole dataset."""
     whole = plan_of(worker, datasets=NAMES)
-    ranges = {("digits", "val"): ImageRange(64, IMAGES), ("scenes", "val"): ImageRange(0, 64)}
+    ranges = {("digits", "val"): range(64, IMAGES), ("scenes", "val"): range(0, 64)}
     plan = replace(whole, ranges=ranges)
     _, all_parts = run_trial(whole, WORDS, "val", inline(worker, whole, tmp_path / "whole"))
     numbers, parts = run_trial(plan, WORDS, "val", inline(worker, plan, tmp_path / "ranges"))
@@ -265,13 +265,13 @@ def shard_with_result(start, stop, *, seed=None):
 )
 def test_a_missing_or_doubled_shard_is_refused(parts):
     with pytest.raises(ValueError, match=r"dtd: \d+ predictions of 130 samples"):
-        join_shards(parts, ImageRange(0, 130))
+        join_shards(parts, range(0, 130))
 
 
 def test_shards_with_a_repeated_sample_are_refused():
     parts = [shard_with_result(0, 64, seed=1), shard_with_result(64, 128, seed=1)]
     with pytest.raises(InputError, match="appears more than once"):
-        join_shards(parts, ImageRange(0, 128))
+        join_shards(parts, range(0, 128))
 
 
 def test_a_summary_counts_each_image_once_over_all_seeds():

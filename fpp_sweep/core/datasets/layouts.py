@@ -152,11 +152,17 @@ class ClassFolders(Layout):
         images = root / self.images
         require_folder(images, "image folder")
         split_folders = self._split_folders_in(images)
-        if split_folders:
-            classes, images_by_class = _read_split_folder(images, split_folders, split)
-        else:
+        if not split_folders:
             classes = folders_in(images)
             images_by_class = [divide(images_in(images, name))[split] for name in classes]
+        elif split in split_folders:
+            require_folder(images / split_folders[split], f"{split} folder")
+            classes = _classes_in(images, split_folders.values())
+            images_by_class = [images_in(images, f"{split_folders[split]}/{name}") for name in classes]
+        else:
+            splits = ", ".join(split_folders)
+            problem = f"{images} has no {split} split, only {splits}"
+            raise InputError(f"{problem}; add a folder of this name, or another split")
         return Listing.by_class(rename(classes, self.classes), images_by_class, FileImages(images))
 
     def ignored_files(self, root: Path, split: str) -> list[str]:
@@ -175,17 +181,13 @@ class ClassFolders(Layout):
         """Raise InputError unless there are two classes or more, each with an image in some split."""
         images = Path(self.images)
         parents = list(self._split_folders_in(images).values()) or ["."]
-        count_by_class: dict[str, int] = {}
-        for parent in parents:
-            for name in folders_in(images / parent):
-                count = len(images_in(images, f"{parent}/{name}"))
-                count_by_class[name] = count_by_class.get(name, 0) + count
-        if len(count_by_class) < 2:
-            number = "one class folder" if count_by_class else "no class folders"
+        classes = _classes_in(images, parents)
+        if len(classes) < 2:
+            number = "one class folder" if classes else "no class folders"
             raise InputError(f"{images} has {number}, but needs two or more; sort the images into FOLDER/CLASS/")
-        empty = [name for name, count in count_by_class.items() if not count]
-        if empty:
-            raise InputError(f"{images}: class {empty[0]!r} has no image; add some, or remove its folder")
+        for name in classes:
+            if not any(images_in(images, f"{parent}/{name}") for parent in parents):
+                raise InputError(f"{images}: class {name!r} has no image; add some, or remove its folder")
 
 
 def _find_split_folders(images: Path) -> dict[str, str]:
@@ -202,20 +204,12 @@ def _find_split_folders(images: Path) -> dict[str, str]:
     return splits
 
 
-def _read_split_folder(images: Path, split_folders: Mapping[str, str], split: str) -> tuple[list[str], list[list[str]]]:
-    """Return the class folders of all splits, and the images of this split in each of them."""
-    if split not in split_folders:
-        splits = ", ".join(split_folders)
-        raise InputError(f"{images} has no {split} split, only {splits}; add a folder of this name, or another split")
-    folder = split_folders[split]
-    require_folder(images / folder, f"{split} folder")
-    classes: set[str] = set()
-    for other_folder in split_folders.values():
-        classes.update(folders_in(images / other_folder))
-    images_by_class: dict[str, list[str]] = {name: [] for name in sorted(classes)}
-    for name in folders_in(images / folder):
-        images_by_class[name] = images_in(images, f"{folder}/{name}")
-    return list(images_by_class), list(images_by_class.values())
+def _classes_in(images: Path, parents: Iterable[str]) -> list[str]:
+    """Return the names of class folders in some folders below `images`."""
+    names: set[str] = set()
+    for parent in parents:
+        names.update(folders_in(images / parent))
+    return sorted(names)
 
 
 def divide(images: list[str]) -> dict[str, list[str]]:

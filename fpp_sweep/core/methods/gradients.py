@@ -10,6 +10,7 @@ tower's backward pass. Both are exact; the number of samples decides which one i
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -44,10 +45,8 @@ class ByBackward:
         self.features = self._graph.detach()
 
     def backward(self, gradients: Tensor) -> Tensor:
-        return run_in_batches(self._backward, gradients, self._batch_size)
-
-    def _backward(self, gradients: Tensor) -> Tensor:
-        return go_back(self._graph, self._context, gradients)
+        go_back_from = partial(go_back, self._graph, self._context)
+        return run_in_batches(go_back_from, gradients, self._batch_size)
 
 
 def go_back(features: Tensor, contexts: Tensor, gradients: Tensor) -> Tensor:

@@ -85,7 +85,8 @@ class ClassTexts:
     def features(self, context: Tensor) -> Tensor:
         """Return unit text features (*B, K, D) of contexts (*B, n, W)."""
         flat = context.reshape(-1, *context.shape[-2:])
-        features = self.tower.features(self._prefix(flat), self.nodes[None], self.packing)
+        prefix = torch.cat([self.sos.expand(len(flat), 1, -1), flat], dim=1)  # (B, 1 + n, W)
+        features = self.tower.features(prefix, self.nodes[None], self.packing)
         return features.view(*context.shape[:-2], *features.shape[1:])
 
     def suffix_positions(self, context_tokens: int) -> int:
@@ -103,10 +104,6 @@ class ClassTexts:
     def contexts_per_batch(self) -> int:
         """Return the number of contexts whose features to compute at a time."""
         return max(1, self.tower.positions_per_batch() // len(self.packing))
-
-    def _prefix(self, context: Tensor) -> Tensor:
-        """Put SOS in front of contexts: (B, n, W) -> (B, 1 + n, W)."""
-        return torch.cat([self.sos.expand(len(context), 1, -1), context], dim=1)
 
     def features_of_own(self, contexts: Tensor) -> Tensor:
         """Return unit text features (J, K, D) where each class has a context of its own, from contexts (J, K, n, W)."""

@@ -100,12 +100,8 @@ class Packing:
 
     def to(self, device: torch.device | str) -> Packing:
         """Return the same packing with its tensors on a device."""
-        moved: dict[str, Any] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, Tensor):
-                moved[item.name] = value.to(device)
-        return replace(self, **moved)
+        packing: Packing = _to(self, device)
+        return packing
 
     def paths(self) -> list[list[int]]:
         """Return the nodes of each packed text, from its first token to EOT."""
@@ -466,12 +462,12 @@ def norm(states: Tensor) -> Tensor:
 
 
 def _to(value: Any, target: torch.device | str | torch.dtype) -> Any:
-    """Move the tensors of a tower, a block or a tuple."""
+    """Move the tensors of a tower, a block, a packing or a tuple."""
     if isinstance(value, Tensor):
         return value.to(target)
     if isinstance(value, tuple):
         return tuple([_to(item, target) for item in value])
-    if isinstance(value, TextTower | Block):
+    if isinstance(value, TextTower | Block | Packing):
         moved = {item.name: _to(getattr(value, item.name), target) for item in fields(value)}
         return replace(value, **moved)
     return value
