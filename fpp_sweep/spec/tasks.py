@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, ViewConfig
-from fpp_sweep.spec.errors import InputError
 
 BATCH = 64  # samples whose views are in memory at a time; shards are cut between batches, so no cut changes a bit
 SHARD = 1024  # samples of a shard by default: minutes on a CPU, seconds on a GPU
@@ -94,9 +93,6 @@ class EvalTask:
         ([(0, 64), (64, 192), (192, 300)], 1, 5)
         """
         if catalogue.method(self.config.method).stateful:
-            if count is not None:
-                method = self.config.method
-                raise InputError(f"work.shards: method {method} is stateful, so its stream cannot be cut ({count})")
             boundaries = list(range(self.start, self.stop, SHARD))
         else:
             boundaries = self._even_boundaries(count)

@@ -41,7 +41,6 @@ from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import (
     DatasetInfo,
     ModelInfo,
-    StagePrecision,
     TaskData,
     TextSource,
     Validation,
@@ -139,10 +138,6 @@ class WorkerModel:
             software=software(),
             made_with=f"{made_with()}, {gpu}",
         )
-
-    def computing(self, precision: StagePrecision) -> AbstractContextManager[None]:
-        """Return a context in which a stage's precision is in force."""
-        return computing(precision, self.clip.device)
 
     def explain(self, error: BaseException) -> BaseException:
         """Return a plain message for an error that means too little memory, else the error itself."""
@@ -315,7 +310,7 @@ class Worker:
         dataset = self.datasets.open_any_split(task.dataset)
         progress = self._show(f"{task.dataset}: pretraining", task.config.fpp.steps, "steps")
         precision = pretraining_precision(task.config.precision)
-        with self.model.computing(precision), progress as bar:
+        with computing(precision, clip.device), progress as bar:
             prompt = make_prompt(clip, task, dataset, bar.advance, self.spec.cuda_graphs)
         data = prompt_bytes(prompt, clip, {"fpp": asdict(task.config.fpp)})
         return TaskResult(prompt=data, seconds={"pretrain": perf_counter() - began})
@@ -330,7 +325,7 @@ class Worker:
             state = None if task.previous is None else inputs[task.previous].state
             if state is not None:
                 adapter = with_state(adapter, state)
-            with self.model.computing(adaptation_precision(task.config.precision)):
+            with computing(adaptation_precision(task.config.precision), self.clip.device):
                 predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
         return TaskResult(
             predictions=pack_predictions(predictions),
@@ -373,7 +368,7 @@ class Worker:
         while len(self._adapters) >= ADAPTERS:
             self._adapters.popitem(last=False)  # before the next one is built, which may need the memory
         dataset = self.datasets.open(task.dataset, task.split)
-        with self.model.computing(adaptation_precision(task.config.precision)):
+        with computing(adaptation_precision(task.config.precision), self.clip.device):
             adapter = make_adapter(self.clip, task.config, dataset, prompt)
         if key:
             self._adapters[key] = adapter

@@ -12,7 +12,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import AdaptConfig, TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.released import keys_without_released_value, with_released
-from fpp_sweep.spec.tasks import EvalTask, views_for
+from fpp_sweep.spec.tasks import views_for
 from fpp_sweep.trial.adapting import make_adapter
 from tests.kit.tasks import evaluation
 
@@ -95,14 +95,6 @@ def test_an_adapter_has_the_released_settings_of_its_dataset(small):
     config = TrialConfig(method="tda", prompt="a photo of a")
     adapter = make_adapter(small.clip, config, images, open_prompt(small.clip, config.prompt))
     assert (adapter.method.adapt.cache_alpha, adapter.method.adapt.cache_beta) == (4.0, 8.0)
-
-
-@pytest.mark.parametrize("method", ["tda", "boostadapter"])
-def test_the_stream_of_a_method_with_caches_has_no_chosen_number_of_shards(method):
-    config = TrialConfig(method=method)
-    task = EvalTask(config=config, dataset="dtd", split="test", seed=0, start=0, stop=300)
-    with pytest.raises(InputError, match=f"work.shards: method {method} is stateful, so its stream cannot be cut"):
-        task.shards(3)
 
 
 OUT_OF_BOUNDS = {

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from fpp_sweep.spec import catalogue, config, keys, tasks
 from fpp_sweep.spec.config import TrialConfig, preset
-from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.tasks import BATCH, SHARD, PretrainTask
 from tests.kit.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, REG_ENT, SAM, TPT, ZERO_SHOT
@@ -311,12 +310,6 @@ def test_the_shards_of_a_stateful_stream_form_a_chain(size, shard):
             assert [part.previous for part in chain] == [None, *chain[:-1]]
             for part in chain:
                 assert part.needs == tuple(task for task in (part.pretrain, part.previous) if task)
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_the_number_of_shards_of_a_stateful_stream_cannot_be_chosen(count):
-    with registered(RUNNING_MEAN), pytest.raises(InputError, match=f"so its stream cannot be cut .{count}."):
-        evaluation(stop=640, method="running_mean").shards(count)
 
 
 def test_importing_tasks_keys_and_the_scheduler_loads_no_torch():

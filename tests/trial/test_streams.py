@@ -13,7 +13,6 @@ from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.search.job import TrialStopped
 from fpp_sweep.spec import tasks as cutting
 from fpp_sweep.spec.config import TrialConfig
-from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.adapting import stream_of
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.workers.scheduler import LostError
@@ -203,14 +202,6 @@ def test_an_interrupted_stream_continues_from_its_last_shard(worker, plan, one_p
     with executing("scheduled", worker, plan, tmp_path) as executor:  # a new scheduler
         assert_same(run_trial(plan, CONFIG, "val", executor), one_pass)
         assert executor.scheduler.status().counts.done == CHAINS * SHARDS - done
-
-
-def test_the_number_of_shards_of_a_stream_cannot_be_chosen(worker, tmp_path):
-    plan = plan_of(worker, shards=2)
-    for config in (CONFIG, BUFFER):
-        problem = rf"work\.shards: method {config.method} is stateful, so its stream cannot be cut \(2\)"
-        with pytest.raises(InputError, match=problem):
-            run_trial(plan, config, "val", inline(worker, plan, tmp_path))
 
 
 def test_shards_may_be_requested_in_any_order(worker, plan, one_pass, tmp_path):

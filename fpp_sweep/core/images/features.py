@@ -65,17 +65,6 @@ def read_chunk(path: Path) -> Any:
     return _open(path, framework="np").get_slice("features")
 
 
-def write_chunk(path: Path, features: NDArray[Any]) -> None:
-    with usable(path.parent), written_whole(path) as partial:
-        partial.write_bytes(save({"features": features}))
-
-
-def chunk_name(number: int, samples: Iterable[tuple[str, str]]) -> str:
-    """Return the name of the file of a dataset's chunk `number`, from sample ids and fingerprints of their images."""
-    digest = hashlib.sha256(json.dumps(list(samples)).encode()).hexdigest()
-    return f"{number:05d}-{digest[:16]}.safetensors"
-
-
 def describe(entry: Path, settings: Mapping[str, object]) -> None:
     """Write the manifest of an entry, or note this use of the entry in the manifest's modification time."""
     path = entry / MANIFEST
@@ -214,11 +203,16 @@ def _samples_of_chunk(number: int) -> slice:
 
 
 def _chunk_names(dataset: Dataset, samples: Iterable[int]) -> dict[int, str]:
-    """Return the file names of the chunks that hold these samples, by number; images may change from now on."""
+    """Return the file names of the chunks that hold these samples, by number; images may change from now on.
+
+    A name is made from sample ids and fingerprints of their images.
+    """
     names = {}
     for number in sorted({sample // CHUNK for sample in samples}):
         ids = dataset.ids[_samples_of_chunk(number)]
-        names[number] = chunk_name(number, [(sample_id, dataset.source.fingerprint(sample_id)) for sample_id in ids])
+        samples = [(sample_id, dataset.source.fingerprint(sample_id)) for sample_id in ids]
+        digest = hashlib.sha256(json.dumps(samples).encode()).hexdigest()
+        names[number] = f"{number:05d}-{digest[:16]}.safetensors"
     return names
 
 
@@ -282,7 +276,8 @@ class _Filling:
                 number = next(iter(self.locks))  # of the oldest lock: a chunk is locked when it is first requested
                 features = self._compute(len(self._ids(number)), chain([first], results))
                 write_began, path = perf_counter(), self.entry / self.names[number]
-                write_chunk(path, features)
+                with usable(path.parent), written_whole(path) as partial:
+                    partial.write_bytes(save({"features": features}))
                 self.chunks[number] = read_chunk(path)
                 self.seconds["disk"] += perf_counter() - write_began
                 self.locks.pop(number).close()
