@@ -85,19 +85,6 @@ def with_released(table: str, dataset: str, adapt: AdaptConfig) -> AdaptConfig:
     return dataclasses.replace(adapt, **{key.removeprefix("adapt."): value for key, value in filled.items()})
 
 
-def keys_without_released_value(table: str, dataset: str) -> list[str]:
-    """Return the settings that have released values on other datasets, but not on this one.
-
-    >>> keys_without_released_value("tda", "scenes"), keys_without_released_value("tda", "pets")
-    (['adapt.cache_alpha', 'adapt.cache_beta'], [])
-    """
-    missing = []
-    for setting in released_settings().get(table, []):
-        if setting.chosen != "fixed" and setting.default is not None and dataset not in setting.datasets:
-            missing.append(setting.key)
-    return missing
-
-
 @cache
 def released_templates() -> dict[str, str | list[str]]:
     """Return the released templates by dataset: a list of templates, or the name of one of open_clip's lists."""

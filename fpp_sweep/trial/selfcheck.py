@@ -36,10 +36,6 @@ SETTINGS = {
     "views.count": VIEWS,
     "views.augmix": "off",  # such views come as bytes, and the device normalises them
     "fpp.steps": PRETRAINING_STEPS,
-    # for methods with a cache, which have no released settings for these datasets and would say so
-    "adapt.cache_alpha": 2.0,
-    "adapt.cache_beta": 5.0,
-    "adapt.boost_delta": 1.0,
 }
 # largest difference of a component of a unit feature; half precision and TF32 keep 10 bits of each factor
 TOWER_TOLERANCE: dict[StagePrecision, float] = {"float32": 1e-5, "tf32": 3e-3, "fp16": 3e-3}

@@ -1,6 +1,5 @@
 """View protocols, released settings and lists of the methods of docs/methods.md."""
 
-import logging
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import AdaptConfig, TrialConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.released import keys_without_released_value, with_released
+from fpp_sweep.spec.released import with_released
 from fpp_sweep.spec.tasks import views_for
 from fpp_sweep.trial.adapting import make_adapter
 from tests.kit.tasks import evaluation
@@ -61,19 +60,9 @@ def test_a_released_setting_replaces_only_unset_values():
     assert with_released("tpt", "dtd", AdaptConfig()) == AdaptConfig()
 
 
-def test_a_dataset_without_released_settings_gets_defaults_which_are_logged(caplog):
-    assert keys_without_released_value("tda", "scenes") == ["adapt.cache_alpha", "adapt.cache_beta"]
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            method = build_method("tda", AdaptConfig(cache_alpha=3.25), "tiny", "scenes")
+def test_a_dataset_without_released_settings_gets_defaults():
+    method = build_method("tda", AdaptConfig(cache_alpha=3.25), "tiny", "scenes")
     assert (method.adapt.cache_alpha, method.adapt.cache_beta) == (3.25, 5.0)
-    assert [record.getMessage() for record in caplog.records] == [
-        "scenes: no settings of tda are released for this dataset; uses adapt.cache_beta=5.0"
-    ]
-    caplog.clear()
-    build_method("tda", AdaptConfig(), "fine_grained", "dtd")
-    build_method("tpt", AdaptConfig(), "tiny", "scenes")
-    assert not caplog.records
 
 
 def test_features_are_computed_once_for_each_protocol(make_worker, tmp_path):
