@@ -79,7 +79,6 @@ class MetricRow:
     heading: str
     decimals: int  # as the papers print it
     compute: Code | None = None
-    merges: Literal["mean", "sum"] = "mean"  # over datasets and seeds
     columns: Sequence[str] = ()  # optional columns of the predictions that it needs
     shown: bool = False  # in tables of a trial by default; the others on request
     on_request: bool = False  # computed only if its columns are requested, because they cost much

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fpp_sweep.core.text.padded import PaddedTexts, PaddedTower, RowTokenizer
-from fpp_sweep.core.text.tower import Noise, Packing, TextTower, Tokenizer
+from fpp_sweep.core.text.tower import Noise, Packing, TextTower, Tokenizer, unshared
 from fpp_sweep.spec.errors import InputError
 
 
@@ -118,9 +118,9 @@ class ClassTexts:
             if noise.without_ends:
                 shift = shift * self.is_name[:, None]
             return self.tower.features(prefixes[:, 0], self.nodes + shift, self.packing)
-        unshared = self.packing.unshared(0)
-        class_of_token = self.packing.order[unshared.text_of]  # (M,)
-        shift = noise.suffix[:, class_of_token, unshared.positions]  # (J, M, W)
+        tokens_only = unshared(self.packing, 0)
+        class_of_token = self.packing.order[tokens_only.text_of]  # (M,)
+        shift = noise.suffix[:, class_of_token, tokens_only.positions]  # (J, M, W)
         if noise.without_ends:
             shift = shift * self.packing.to_tokens(self.is_name[None, :, None])
         return self._features_of_texts(prefixes, self.packing.to_tokens(self.nodes[None]) + shift)
@@ -131,7 +131,7 @@ class ClassTexts:
         The tower gets all texts in a row, in packed order: prefix of the first, its tokens, prefix of the second, ...
         """
         classes, length = prefixes.shape[1:3]
-        tokens_only, packing = self.packing.unshared(0), self.packing.unshared(length)
+        tokens_only, packing = unshared(self.packing, 0), unshared(self.packing, length)
         first_token = tokens_only.ends.roll(1) + 1  # (K,) of each packed text: the one after the text before it ends
         first_token[0] = 0
         all_prefixes = prefixes[:, self.packing.order].flatten(1, 2)  # (J, K * P, W)

@@ -51,11 +51,11 @@ class Packing:
     @classmethod
     def of(cls, texts: Sequence[Sequence[int]]) -> Packing:
         """Pack texts, given as token ids; share their beginnings if that saves time."""
-        unshared = cls.of_lengths([len(text) for text in texts])
+        all_tokens = cls.of_lengths([len(text) for text in texts])
         node_of_beginning: dict[tuple[int, ...], int] = {}  # by the token ids up to the node
         node_of: list[int] = []
         token_of: list[int] = []
-        for text in unshared.order.tolist():
+        for text in all_tokens.order.tolist():
             for end in range(1, len(texts[text]) + 1):
                 beginning = tuple(texts[text][:end])
                 node = node_of_beginning.setdefault(beginning, len(node_of_beginning))
@@ -63,13 +63,13 @@ class Packing:
                     token_of.append(len(node_of))
                 node_of.append(node)
         if len(token_of) > MAX_NODE_FRACTION * len(node_of):
-            return unshared
+            return all_tokens
         nodes, tokens = torch.tensor(node_of), torch.tensor(token_of)
         return replace(
-            unshared,
-            text_of=unshared.text_of[tokens],
-            positions=unshared.positions[tokens],
-            ends=nodes[unshared.ends],
+            all_tokens,
+            text_of=all_tokens.text_of[tokens],
+            positions=all_tokens.positions[tokens],
+            ends=nodes[all_tokens.ends],
             node_of=nodes,
             token_of=tokens,
         )
@@ -110,10 +110,6 @@ class Packing:
             node_of = self.node_of.cpu()
         return [path.tolist() for path in node_of.split(list(self.lengths))]
 
-    def unshared(self, prefix: int) -> Packing:
-        """Return the same texts in the same order, each with its own prefix of that length, without shared nodes."""
-        return _unshared(self, prefix)
-
     def values_at_nodes(self, values_by_text: Sequence[Sequence[int]]) -> Tensor:
         """Return (N,) values of the nodes from the values of each text's tokens; the texts are in their own order."""
         values_of_tokens: list[int] = []
@@ -133,13 +129,10 @@ class Packing:
             return tokens
         return tokens.index_select(1, self.token_of)
 
-    def attention_mask(self, prefix: int) -> AttentionMask:
-        """Return which rows attend to which, of a prefix that all texts share and of the nodes after it."""
-        return _attention_mask(self, prefix)
-
 
 @lru_cache(maxsize=8)  # called at every step of pretraining
-def _unshared(packing: Packing, prefix: int) -> Packing:
+def unshared(packing: Packing, prefix: int) -> Packing:
+    """Return the same texts in the same order, each with its own prefix of that length, without shared nodes."""
     lengths = torch.tensor(packing.lengths)[packing.inverse.cpu()] + prefix
     return Packing.of_lengths(lengths.tolist()).to(packing.order.device)
 
@@ -179,7 +172,8 @@ class AttentionMask:
 
 
 @lru_cache(maxsize=8)  # called at every step of pretraining
-def _attention_mask(packing: Packing, prefix: int) -> AttentionMask:
+def attention_mask(packing: Packing, prefix: int) -> AttentionMask:
+    """Return which rows attend to which, of a prefix that all texts share and of the nodes after it."""
     paths = packing.paths()
     attends = torch.eye(prefix + len(packing), dtype=torch.bool)  # (R, R) each row to itself and those before it
     for path in paths:
@@ -387,7 +381,7 @@ class TextTower:
         `nodes` (B or 1, N, W) holds the embeddings of the nodes of `packing`, which follow the prefix. The prefix is
         computed once for all K texts, and the last block computes the output at EOT only.
         """
-        mask = packing.attention_mask(prefix.shape[1])
+        mask = attention_mask(packing, prefix.shape[1])
         states = self._embed(prefix, nodes, packing)  # (B, P + N, W)
         for block in self.blocks[:-1]:
             slots = mask.to_slots(F.linear(norm(states), *block.qkv))

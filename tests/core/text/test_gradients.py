@@ -15,6 +15,7 @@ from fpp_sweep.core.methods.gradients import (
     jacobian_bytes,
 )
 from fpp_sweep.core.text.texts import ClassTexts
+from fpp_sweep.core.text.tower import attention_mask
 from tests.kit.models import WordTokenizer
 from tests.kit.texts import CLASSES, MAPLE, twins
 from tests.reference import naive
@@ -69,7 +70,7 @@ def test_gradients_of_texts_in_groups_equal_autograd(form, sizes, monkeypatch):
     monkeypatch.setattr("fpp_sweep.core.text.tower.SINGLE_GROUP_ROWS", 0)
     monkeypatch.setattr("fpp_sweep.core.text.tower.GROUP_ROWS", 12)
     pair = twins(**sizes, classes=SHARED)
-    assert pair.texts.packing.attention_mask(5).groups > 1
+    assert attention_mask(pair.texts.packing, 5).groups > 1
     gradients = torch.randn(2, len(SHARED), 16, generator=torch.Generator().manual_seed(0))
     actual = form(pair.texts, pair.context).backward(gradients)
     torch.testing.assert_close(actual, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.text.tower import Packing, TextTower
+from fpp_sweep.core.text.tower import Packing, TextTower, attention_mask
 from tests.reference.naive import NaiveText, random_weights
 
 WIDTHS = [(32, 2, 2, 16), (48, 4, 3, 24), (64, 1, 1, 64)]
@@ -118,7 +118,7 @@ def test_many_texts_attend_in_groups_and_keep_their_features(monkeypatch):
     fast, naive = towers(32, 2, 2, 16)
     texts = [[1 + text % 3, *([7] * (text % 4)), text, EOT] for text in range(3, 20)]
     packing = Packing.of(texts)
-    mask = packing.attention_mask(3)
+    mask = attention_mask(packing, 3)
     assert packing.node_of is not None
     assert mask.groups > 3
     assert len(mask.row_of) > len(packing) + 3 * mask.groups, "no group repeats a beginning or is padded"
