@@ -186,8 +186,8 @@ def test_results_come_in_the_order_of_the_stream(small, tmp_path):
     for predictions in found.values():
         assert [labels[sample] for sample in predictions.ids] == predictions.labels.tolist()
         confidences.append(dict(zip(predictions.ids, predictions.confidence.tolist(), strict=True)))
-    assert set(confidences[0]) == set(confidences[1]) == set(confidences[2])
-    assert confidences[0] != confidences[1] != confidences[2] != confidences[0]
+    assert set(confidences[0]) == set(confidences[1])
+    assert confidences[0] != confidences[1]
 
 
 @pytest.mark.parametrize("kind", ["inline", "scheduled"])
