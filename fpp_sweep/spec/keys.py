@@ -86,7 +86,7 @@ class TaskKeys:
     def of(self, task: Task) -> str:
         """Return a key that is equal for tasks with equal results."""
         if isinstance(task, PretrainTask):
-            parts = [self._prompt(task), self._classes(task.dataset)]
+            parts: list[Any] = [self._prompt(task), self._classes(task.dataset)]
             if task.gate is not None:
                 parts.append(task.gate)
             return digest("pretrain", self._machine(task), parts)

@@ -210,8 +210,8 @@ def _chunk_names(dataset: Dataset, samples: Iterable[int]) -> dict[int, str]:
     names = {}
     for number in sorted({sample // CHUNK for sample in samples}):
         ids = dataset.ids[_samples_of_chunk(number)]
-        samples = [(sample_id, dataset.source.fingerprint(sample_id)) for sample_id in ids]
-        digest = hashlib.sha256(json.dumps(samples).encode()).hexdigest()
+        fingerprints = [(sample_id, dataset.source.fingerprint(sample_id)) for sample_id in ids]
+        digest = hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest()
         names[number] = f"{number:05d}-{digest[:16]}.safetensors"
     return names
 
