@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 import sys
 from collections.abc import Sequence
 
 from fpp_sweep.cli import Parser, parser, run
+from fpp_sweep.space.work import to_seconds
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import default_cache, user_path
 from fpp_sweep.spec.messages import printable, readable_size
+from fpp_sweep.spec.validation import at_key
 
-SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 PRUNE = "Finished tasks are removed one by one, by their own age; a sweep keeps its own copies."
 
 
@@ -49,12 +49,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "prune", parents=[shared], help="remove entries; runs that read them continue", description=PRUNE
     )
     which = prune.add_mutually_exclusive_group(required=True)
-    which.add_argument(
-        "--older-than", type=age_argument, metavar="AGE", help="not used for this long, such as 12h or 30d"
-    )
+    which.add_argument("--older-than", metavar="AGE", help="not used for this long, such as 12h or 30d")
     which.add_argument("--all", action="store_true", help="every entry")
     prune.add_argument("--yes", action="store_true", help="remove without asking; required without a terminal")
-    return options.parse_args(argv)
+    args = options.parse_args(argv)
+    with at_key("--older-than"):
+        if args.command == "prune" and args.older_than is not None:
+            args.older_than = to_seconds(args.older_than)
+    return args
 
 
 def is_agreed(yes: bool) -> bool:
@@ -64,18 +66,6 @@ def is_agreed(yes: bool) -> bool:
     if not sys.stdin.isatty():
         raise InputError("prune: removes nothing without a terminal to ask on; repeat with --yes")
     return input("remove them? [y/N] ").strip().lower() in ("y", "yes")
-
-
-def age_argument(text: str) -> float:
-    """Return seconds.
-
-    >>> age_argument("30d")
-    2592000.0
-    """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhdw])", text)
-    if not match:
-        raise argparse.ArgumentTypeError(f"invalid age {text!r}: use for example 90m, 12h, 30d or 2w")
-    return float(match[1]) * SECONDS[match[2]]
 
 
 if __name__ == "__main__":

@@ -116,12 +116,7 @@ def test_prune_removes_the_entries_that_were_not_used_for_an_age_or_all(cache, c
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--yes"], "--older-than"),
-        (["--older-than", "soon"], "use for example"),
-        (["--older-than", "5"], "use for example"),
-    ],
+    ("words", "message"), [(["--yes"], "--older-than"), (["--older-than", "soon"], "--older-than: must be a duration")]
 )
 def test_prune_needs_an_age_or_the_word_all(cache, words, message):
     with pytest.raises(InputError, match=message):

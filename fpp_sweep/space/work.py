@@ -40,13 +40,13 @@ MAX_SECONDS = 1e9  # 30 years; Python waits 9.2e9 s at most
 
 # ------------------------------------------------------------ types of fields
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION_PART = r"[0-9]+(?:\.[0-9]+)?[smhd]"
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DURATION_PART = r"[0-9]+(?:\.[0-9]+)?[smhdw]"
 _DEVICE = r"(auto|cpu|cuda(:[0-9]+)?)"
 
 
-def _to_seconds(value: Any) -> Any:
-    """Return words such as 90s, 5m, 1h30m, 2d as seconds."""
+def to_seconds(value: Any) -> Any:
+    """Return words such as 90s, 5m, 1h30m, 2d or 4w as seconds; anything but words stays as it is."""
     if not isinstance(value, str):
         return value
     wanted = "must be a duration such as 90s, 5m or 1h30m"
@@ -126,7 +126,7 @@ NotNegative = Annotated[float, Field(ge=0, le=MAX_NUMBER)]
 GATE_SCHEMA = {"anyOf": [{"type": "number", "minimum": 0}, {"enum": [False, None]}]}
 Gate = Annotated[NotNegative | None, BeforeValidator(_to_zero), WithJsonSchema(GATE_SCHEMA)]
 Above0 = Annotated[float, Field(gt=0, le=MAX_NUMBER)]
-Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS), BeforeValidator(_to_seconds), WithJsonSchema(_seconds_schema())]
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS), BeforeValidator(to_seconds), WithJsonSchema(_seconds_schema())]
 Device = Annotated[str, BeforeValidator(_check_device), WithJsonSchema({"type": "string", "pattern": f"^{_DEVICE}$"})]
 BASELINE_SCHEMA = {"enum": baseline_names(catalogue.METHODS)}
 BaselineName = Annotated[Text, WithJsonSchema(BASELINE_SCHEMA)]
