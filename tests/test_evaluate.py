@@ -118,12 +118,7 @@ def test_the_command_line_overrides_settings_of_a_config_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [
-        ("fpp.gamma2: 1\n", "has no `config:`"),
-        ("config: {fpp.gama2: 1}\n", ":1: config.fpp.gama2: unknown setting 'fpp.gama2', did you mean 'fpp.gamma2'"),
-        ("config: {fpp.steps: -1}\n", "config.fpp.steps: must be >= 0 (-1)"),
-        ("{}\n", "has no `config:`"),
-    ],
+    [("fpp.gamma2: 1\n", "has no `config:`"), ("config: {fpp.steps: -1}\n", "config.fpp.steps: must be >= 0 (-1)")],
 )
 def test_a_config_file_that_cannot_be_used_is_refused_with_its_name(tmp_path, text, complaint):
     file = tmp_path / "knee.yaml"
@@ -492,23 +487,13 @@ def test_a_gpu_gives_nearly_the_same_numbers(tmp_path, precision, tolerance):
 
 
 WRONG_INPUTS = [
-    (["--model", "ViT-B-61/openai"], "did you mean 'ViT-B-16'"),
-    (["--model", "ViT-B-16/opnai"], "openai"),
-    (["--datasets", "eurosta"], "did you mean 'eurosat'"),
-    (["--method", "ctp"], "--method ctp: unknown method 'ctp', did you mean 'ctpt'"),
-    (["--set", "fpp.gama2=1"], "did you mean 'fpp.gamma2'"),
-    (["--data-root", "/nowhere", "--datasets", "dtd"], "/nowhere"),
-    (["--limit", "0"], "--limit 0: work.limit: must be >= 1 (0)"),
-    (["--set", "fpp.class_var=-1"], "must be >= 0 (-1"),
-    (["--set", "work.device=meta"], "work.device: must be auto, cpu, cuda"),
     (["--set", "work.device=cuda:99"], "device 'cuda:99' cannot be used: "),
-    (["--set", "precision=tf32", "work.device=cpu"], "precision tf32: needs a GPU with"),
     (["--anchor-prompt", "fpp"], "--anchor-prompt fpp: must be words or a prompt file"),
     (["--set", "method=otpt"], "give --method instead"),
     (["--prompt", "x " * 73], "needs 78 tokens"),
     (["--prompt", " "], "has no words"),
-    (["--prompt", "/no.safetensors"], "does not exist"),
     (["--resume"], "nothing to resume: sweeps has no sweep evaluate-<time>"),
+    (["--out", "/proc/x"], "--out /proc/x: "),
 ]
 
 

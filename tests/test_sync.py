@@ -13,15 +13,9 @@ from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.summary import summary_lines
 from fpp_sweep.sync import main
 from tests.kit.records import build_sweep
-from tests.kit.stores import free_port, rows
+from tests.kit.stores import rows
 
 ROOT = Path(__file__).parent.parent
-
-
-def test_an_unreachable_server_is_refused(tmp_path):
-    folder = build_sweep(tmp_path / "perturb-1", trials=1)
-    with pytest.raises(InputError, match="Connection refused"):
-        main([str(folder.path), "--into", f"http://127.0.0.1:{free_port()}"])
 
 
 def test_the_store_of_a_received_sweep_must_be_named(tmp_path, monkeypatch, capsys):

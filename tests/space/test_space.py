@@ -276,3 +276,10 @@ def test_a_shipped_space_equals_the_space_of_its_plain_values(path):
     space = load_space(path)
     assert space_of(json.loads(json.dumps(space.plain())), "sweep.json") == space
     assert pickle.loads(pickle.dumps(space)) == space
+
+
+def test_a_point_that_leaves_out_what_a_grid_searches_does_not_run_one_config_twice():
+    text = "points: [{method: tpt}]\ngrid: [{method: [tpt, otpt], fpp.gamma2: [0.15, 15]}]\nbase: {fpp.gamma2: 15}"
+    space = read_space(text, "search.include_published=false")
+    configs = [(config.method, config.fpp.gamma2) for config in space.points_by_config()]
+    assert configs == [("tpt", 15), ("tpt", 0.15), ("otpt", 0.15), ("otpt", 15)]

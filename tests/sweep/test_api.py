@@ -22,8 +22,10 @@ def test_a_sweep_opens_by_its_name(tmp_path, monkeypatch):
     folder = build_sweep(tmp_path / "sweeps/made", trials=2)
     monkeypatch.chdir(tmp_path)
     assert Sweep.open("made").name == Sweep.open(folder.path).name == "made"
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="did you mean 'made'"):
         Sweep.open("mad")
+    with pytest.raises(InputError, match="not a sweep's folder"):
+        Sweep.open(tmp_path)
 
 
 def test_a_sweep_is_read_from_its_folder_as_a_table_and_a_front(tmp_path):
@@ -39,8 +41,3 @@ def test_a_sweep_is_read_from_its_folder_as_a_table_and_a_front(tmp_path):
     assert keys.config_key(sweep.best("knee")) in {member.key for member in members}
     with pytest.raises(InputError, match="has no 'best f1'; it has best accuracy"):
         sweep.best("best f1")
-
-
-def test_a_folder_without_a_sweep_is_refused(tmp_path):
-    with pytest.raises(InputError, match="not a sweep's folder"):
-        Sweep.open(tmp_path)

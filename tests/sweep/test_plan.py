@@ -84,12 +84,10 @@ def test_a_dataset_without_a_validation_split_has_no_fitted_map(tmp_path, worker
     [
         (["base.anchor_prompt=nowhere.pt"], "nowhere.pt"),
         (["base.prompt=nowhere.safetensors", SEARCH_VIEWS], "nowhere.safetensors"),
-        (["params.prompt=[fpp, gone.pt]"], "gone.pt"),
         (["base.anchor_prompt=fpp"], "must be words or a prompt file"),
-        (["base.method=tptt"], "did you mean"),
     ],
 )
-def test_an_unknown_or_missing_prompt_or_method_is_refused_by_name(worker, overrides, complaint):
+def test_an_unknown_or_missing_prompt_is_refused_by_name(worker, overrides, complaint):
     def open_and_validate():
         requested = small_space(*overrides)
         validate(requested, worker, make_plan(requested, worker))

@@ -149,13 +149,6 @@ def test_imported_predictions_have_no_duration_and_no_costs():
     assert "duration" in run_of(baseline("theirs", 60.0, 5.0)).metrics
 
 
-def test_each_dataset_has_its_metrics():
-    eleven = [f"dataset {number}" for number in range(11)]
-    record = replace(trial(0), results={"val": split_result(datasets=eleven), "test": split_result(datasets=eleven)})
-    dataset_metrics = {f"{metric}/{name}" for metric in ("accuracy", "ece") for name in eleven}
-    assert dataset_metrics <= set(run_of(record).metrics)
-
-
 def test_an_objective_on_one_dataset_is_shown_on_every_split_however_many_datasets_there_are():
     datasets = [f"d{number}" for number in range(40)]
     val, final = split_result(datasets=datasets), split_result(69.0, 6.0, datasets=datasets)

@@ -140,17 +140,6 @@ def test_after_a_kill_during_the_creation_of_tables_the_next_start_creates_them(
 # Which store.
 
 
-def test_a_new_sweep_has_the_store_that_is_named_or_the_default(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert uri_of_new_sweep(None) == absolute(DEFAULT_URI) == f"sqlite:///{tmp_path}/mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
-    assert uri_of_new_sweep(None) == "http://host:5000"
-    assert uri_of_new_sweep("sqlite:////data/mine.db") == "sqlite:////data/mine.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
-    with pytest.raises(InputError, match=r"^tracking URI \./mlruns: "):
-        uri_of_new_sweep(None)
-
-
 def test_a_folder_does_not_choose_another_store_than_the_users_default(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
