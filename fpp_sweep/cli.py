@@ -298,7 +298,7 @@ FLAGS: dict[str, Flag] = {
     "--name": Flag(group=RESULTS, metavar="NAME", help="name of that folder; default: from the input and the time"),
     "--tracking-uri": Flag(group=RESULTS, metavar="URI", help="MLflow store or server"),
 }
-RUN_FLAGS = (
+RUN_FLAGS = (  # of every command that runs trials
     *("--model", "--data-root", "--dataset-file", "--datasets", "--limit", "--seed", "--set", "--plugin"),
     *("--workers", "--address", "--verbose", "--out", "--name", "--tracking-uri"),
 )
@@ -314,11 +314,6 @@ def add_flags(options: Parser, *names: str, helps: Mapping[str, str] | None = No
             groups[flag.group] = options.add_argument_group(flag.group)
         help_text = helps.get(name, flag.help)
         groups[flag.group].add_argument(name, help=help_text, **_argparse_options(flag))
-
-
-def add_run_flags(options: Parser, helps: Mapping[str, str] | None = None) -> None:
-    """Add the flags of every command that runs trials; `helps` replaces the help of some of them."""
-    add_flags(options, *RUN_FLAGS, helps=helps)
 
 
 def _argparse_options(flag: Flag) -> dict[str, Any]:

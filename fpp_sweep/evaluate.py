@@ -15,7 +15,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fpp_sweep.cli import add_run_flags, find_sweep, flags_in_errors, overrides, parser, run, typed_words
+from fpp_sweep.cli import RUN_FLAGS, add_flags, find_sweep, flags_in_errors, overrides, parser, run, typed_words
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.files import user_path
 
@@ -23,11 +23,10 @@ from fpp_sweep.spec.files import user_path
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the trials and print their tables; exit with status 1 if a trial failed."""
     args = parse(argv)
-    words = typed_words(argv)
     from fpp_sweep.sweep import api, command_line  # load much that --help does without
 
     plugins.load_plugins(*args.plugin)
-    options = command_line.options_of(args)
+    options = command_line.options_of(args, "evaluate", typed_words(argv))
     config = args.config
     recorded: list[str] = []
     if args.trial is not None:
@@ -47,9 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 anchor_prompt=args.anchor_prompt,
             )
     in_process = args.address is None and space.work.workers is None
-    folder = command_line.run_command(
-        space, options, command="evaluate", words=words, in_process=in_process, export=True
-    )
+    folder = command_line.run_command(space, options, in_process=in_process, export=True)
     if any(record.state == "failed" for record in folder.trials()):
         raise SystemExit(1)
 
@@ -68,7 +65,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     settings.add_argument("--config", type=user_path, metavar="YAML", help=config)
     trial = "repeats a trial with its sweep's model, data, seeds and split, which other flags change"
     settings.add_argument("--trial", type=user_path, metavar="SWEEP/TRIAL", help=trial)
-    add_run_flags(options)
+    add_flags(options, *RUN_FLAGS)
     resume = "continue this run, with what its folder names; default: the last one"
     resuming = options.add_argument_group("resuming")
     resuming.add_argument("--resume", nargs="?", const="", metavar="NAME", help=resume)

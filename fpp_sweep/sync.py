@@ -17,7 +17,7 @@ from fpp_sweep.spec.messages import plural, printable
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    folder = SweepFolder.open(find_sweep(args.sweep))
+    folder = SweepFolder(find_sweep(args.sweep))
     from fpp_sweep.tracking.delivery import deliver  # loads what --help does without
     from fpp_sweep.tracking.stores import uri_of_folder  # imports the library of the line above
 

@@ -31,11 +31,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.list_spaces:
         print(list_shipped_spaces(min(terminal_width(), LINE_COLUMNS)))
         return
-    words = typed_words(argv)
     from fpp_sweep.sweep import api, command_line  # load much that --help does without
 
     plugins.load_plugins(*args.plugin)
-    options = command_line.options_of(args)
+    options = command_line.options_of(args, "tune", typed_words(argv))
     with flags_in_errors(args):
         if args.space is None:
             folder = api.resumed_folder(options)
@@ -44,9 +43,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             space = command_line.space_to_tune(args.space, overrides(args), config=args.config)
     if args.dry_run:
-        command_line.print_dry_run([space], options)
+        command_line.print_dry_run(space, options)
         return
-    folder = command_line.run_command(space, options, command="tune", words=words)
+    folder = command_line.run_command(space, options)
     if folder.info().state != "finished":
         raise SystemExit(1)
 

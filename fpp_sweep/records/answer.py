@@ -57,12 +57,12 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
         if split == info.search_split:  # all trials have results; support needs those behind the front, too
             compared = [*front.compared, *behind]
         samples[split] = measure(folder, compared, split, metrics)
-    return statistics_of_samples(info, front, samples)
+    return statistics_of_samples(front, samples)
 
 
-def statistics_of_samples(info: SweepInfo, front: Front, samples: Mapping[str, SplitSamples]) -> SweepStatistics:
+def statistics_of_samples(front: Front, samples: Mapping[str, SplitSamples]) -> SweepStatistics:
     """Compute the statistics of a front from its records' samples by split, such as samples on shared images only."""
-    metrics = resampled_metrics(metrics_shown(info))
+    metrics = resampled_metrics(metrics_shown(front.info))
     finalists = [trial.name for trial in front.trials if FINAL in trial.results]
     splits = {}
     for split, of_split in samples.items():
@@ -70,13 +70,13 @@ def statistics_of_samples(info: SweepInfo, front: Front, samples: Mapping[str, S
             others = [other for other in samples.values() if other is not of_split]
             shown = _with_datasets(metrics, list(of_split.images))
             splits[split] = SplitStatistics(of_split, seed_variances(of_split, shown, others, finalists))
-    answer = answer_of(info, front, splits)
+    answer = answer_of(front, splits)
     return SweepStatistics(
         front=front,
         splits=splits,
-        support=_support(info, front, splits),
+        support=_support(front, splits),
         answer=answer,
-        next_step=next_step(info, front, answer),
+        next_step=next_step(front, answer),
         notes=[note for of_split in samples.values() for note in of_split.notes],
     )
 
@@ -93,14 +93,14 @@ def _with_datasets(metrics: Sequence[str], datasets: Sequence[str]) -> list[str]
 # --- support ----------------------------------------------------------------------------------------
 
 
-def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> dict[str, str]:
+def _support(front: Front, splits: Mapping[str, SplitStatistics]) -> dict[str, str]:
     """Return the support of each trial on the search split; of finalists the weaker one of search and final stage.
 
     In the final stage a finalist is compared with the other finalists only.
     """
-    metrics = metrics_of(info.objectives)
+    metrics = metrics_of(front.objectives)
     shares: dict[str, float] = {}
-    for split in (info.search_split, FINAL):
+    for split in (front.info.search_split, FINAL):
         if split in splits:
             values = {trial.name: values_on(trial, split, metrics) for trial in front.trials}
             for name, share in front_support(splits[split].samples, values, metrics, splits[split].seeds).items():
@@ -108,13 +108,13 @@ def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics
     return {name: support_word(share) for name, share in shares.items()}
 
 
-def region_of(info: SweepInfo, statistics: SweepStatistics) -> Region | None:
+def region_of(statistics: SweepStatistics) -> Region | None:
     """Return the region of the front on the search split; None unless two objectives can be resampled."""
-    if info.search_split not in statistics.splits:
+    front = statistics.front
+    if front.info.search_split not in statistics.splits:
         return None
-    searched = statistics.splits[info.search_split]
-    names = names_of(statistics.front.trials)
-    return front_region(searched.samples, names, metrics_of(info.objectives), searched.seeds)
+    searched = statistics.splits[front.info.search_split]
+    return front_region(searched.samples, names_of(front.trials), metrics_of(front.objectives), searched.seeds)
 
 
 # --- the answer in words ----------------------------------------------------------------------------
@@ -190,8 +190,9 @@ def _measured_words(answer: Answer, paired: Difference) -> str:
 # --- the next step ----------------------------------------------------------------------------------
 
 
-def next_step(info: SweepInfo, front: Front, answer: Answer) -> str:
+def next_step(front: Front, answer: Answer) -> str:
     """Return in words the command that may change the answer; empty if a trial is recommended or the sweep runs."""
+    info = front.info
     if answer.recommended is not None or info.evaluate_only or info.state == "running":
         return ""
     if info.state != "finished":
@@ -199,17 +200,17 @@ def next_step(info: SweepInfo, front: Front, answer: Answer) -> str:
     if as_mapping(info.search_settings.get("finalists", {})).get("seeds") == 1:
         return f"To judge it with fresh seeds: {_resume_command(info, ['search.finalists.seeds=3'])}."
     images = _images_to_add(info, answer)
-    finer = _finer_step(info, front, answer, images)
+    finer = _finer_step(front, answer, images)
     if finer:
         return finer
     if images:
         command = _resume_command(info, [f"search.finalists.images={images}"])
-        return f"To test it: {command}{_minutes(info, front, MORE_IMAGES)}."
+        return f"To test it: {command}{_minutes(front, MORE_IMAGES)}."
     trials = 2 * max(len(front.finished), 1)
     return f"To search on: {_resume_command(info, [f'search.trials={trials}'])}."
 
 
-def _finer_step(info: SweepInfo, front: Front, answer: Answer, images: int) -> str:
+def _finer_step(front: Front, answer: Answer, images: int) -> str:
     """Return the command that shows a smaller difference: with more images, and more seeds where they matter more."""
     paired = answer.decisive_difference()
     if paired is None:
@@ -230,7 +231,7 @@ def _finer_step(info: SweepInfo, front: Front, answer: Answer, images: int) -> s
         return ""
     finer = replace(paired, standard_error=math.sqrt(of_images + of_seeds))
     shown = _number(detectable(finer, len(answer.metrics)), paired.metric)
-    return f"To show {shown}: {_resume_command(info, assignments)}{_minutes(info, front, work)}."
+    return f"To show {shown}: {_resume_command(front.info, assignments)}{_minutes(front, work)}."
 
 
 def _images_to_add(info: SweepInfo, answer: Answer) -> int:
@@ -251,18 +252,18 @@ def _resume_command(info: SweepInfo, assignments: Sequence[str] = ()) -> str:
     return f"`{command_line('tune', words)}`"
 
 
-def _minutes(info: SweepInfo, front: Front, factor: float) -> str:
+def _minutes(front: Front, factor: float) -> str:
     """Return in words the time of so many times the work after the search, at the sweep's own speed."""
     records = [*front.finished, *front.baselines]
     all_seconds = sum(record.worker_seconds for record in records)
     later_seconds = 0.0
     for record in records:
         for split, result in record.results.items():
-            if split != info.search_split:
+            if split != front.info.search_split:
                 later_seconds += result.worker_seconds
-    if not info.spent or not later_seconds:
+    if not front.info.spent or not later_seconds:
         return ""
-    minutes = round(factor * later_seconds * info.spent / all_seconds / 60)
+    minutes = round(factor * later_seconds * front.info.spent / all_seconds / 60)
     return f", about {plural(max(1, minutes), 'minute')}"
 
 

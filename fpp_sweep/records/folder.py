@@ -117,10 +117,6 @@ class SweepFolder:
         """Return the prompts that were pretrained for a trial."""
         return files_in(self.artifacts(trial) / "prompts", "*.safetensors")
 
-    def read_artifact(self, trial: str, name: str, max_bytes: int) -> bytes:
-        """Return the content of a trial's file; raise OSError if it cannot be read."""
-        return read_own(self.artifacts(trial) / name, max_bytes)
-
     def info(self) -> SweepInfo:
         with _naming_damaged(self.info_file, BEGIN_AGAIN):
             document = _read_document(self.info_file)

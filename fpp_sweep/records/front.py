@@ -12,7 +12,7 @@ from itertools import combinations
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import FLOOR, Constraint, Objective, goals_of, metrics_of
-from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
+from fpp_sweep.space.work import BASELINES
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.config import draws_order
@@ -25,14 +25,19 @@ OUTSIDE = "outside the space"  # remark on a trial of an earlier question
 class Front:
     """The finished trials of a sweep, its Pareto front and the baselines."""
 
-    objectives: tuple[Objective, ...]
+    info: SweepInfo
     trials: tuple[TrialRecord, ...]  # trials that keep all constraints, in the order in which they finished
     infeasible: tuple[TrialRecord, ...]  # finished, but a constraint is broken
     baselines: tuple[TrialRecord, ...]  # finished ones
-    reference: tuple[float, ...] | None  # corner of the hypervolume
-    search_split: str = "val"
-    floor: float = DEFAULT_FLOOR  # points of accuracy below zero-shot, beyond which a trial is infeasible
-    evaluate_only: bool = False  # True if tables list every trial, as none was to be chosen
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        return self.info.objectives
+
+    @property
+    def evaluate_only(self) -> bool:
+        """True if tables list every trial, as none was to be chosen."""
+        return self.info.evaluate_only
 
     @property
     def goals(self) -> list[Goal]:
@@ -66,7 +71,7 @@ class Front:
     def why_empty(self) -> str:
         """The reason for which no trial is on the front, as a clause."""
         if self.infeasible and all(self.is_below_floor(trial) for trial in self.infeasible):
-            return f"all finished trials are more than {self.floor:g} points below {catalogue.ZERO_SHOT}"
+            return f"all finished trials are more than {self.info.floor:g} points below {catalogue.ZERO_SHOT}"
         if self.infeasible:
             return "no trial keeps all constraints"
         return "no trial is complete"
@@ -79,9 +84,9 @@ class Front:
     @cached_property
     def hypervolume(self) -> list[tuple[float, float]]:
         """(time, hypervolume) after each trial that finished; empty without a reference."""
-        if self.reference is None:
+        if self.info.reference is None:
             return []
-        volumes = pareto.hypervolume_over_time(_points(self.trials), self.goals, self.reference)
+        volumes = pareto.hypervolume_over_time(_points(self.trials), self.goals, self.info.reference)
         times = [record.finished or 0.0 for record in self.trials]
         return list(zip(times, volumes, strict=True))
 
@@ -105,7 +110,7 @@ class Front:
         return [[records[index] for index in indices] for indices in layers]
 
     def is_below_floor(self, record: TrialRecord) -> bool:
-        """Return True for a trial that is more than `floor` points less accurate than zero-shot."""
+        """Return True for a trial that is more than `search.floor` points less accurate than zero-shot."""
         return FLOOR in record.broken
 
     @cached_property
@@ -182,8 +187,8 @@ class Front:
         if record.kind == "trial" and FINAL in record.results:
             remarks.append("finalist")
         if self.is_below_floor(record):
-            remarks.append(f"more than {self.floor:g} points below {catalogue.ZERO_SHOT}")
-        remarks += orders_remark(record, self.search_split)
+            remarks.append(f"more than {self.info.floor:g} points below {catalogue.ZERO_SHOT}")
+        remarks += orders_remark(record, self.info.search_split)
         if set(record.broken) - {FLOOR}:
             remarks.append("breaks a constraint")
         if record.outside:
@@ -235,24 +240,8 @@ def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
             feasible.append(record)
         else:
             infeasible.append(record)
-    reference = None
-    if info.reference is not None:
-        reference = tuple(info.reference)
-    search = info.search_settings
-    return Front(
-        objectives=info.objectives,
-        trials=tuple(feasible),
-        infeasible=tuple(infeasible),
-        baselines=tuple(sorted(baselines, key=_usual_order_of_record)),
-        reference=reference,
-        search_split=info.search_split,
-        floor=search.get("floor", DEFAULT_FLOOR),
-        evaluate_only=info.evaluate_only,
-    )
-
-
-def _usual_order_of_record(baseline: TrialRecord) -> tuple[int, str]:
-    return usual_order(baseline.label)
+    in_order = sorted(baselines, key=lambda baseline: usual_order(baseline.label))
+    return Front(info, tuple(feasible), tuple(infeasible), tuple(in_order))
 
 
 def usual_order(label: str) -> tuple[int, str]:
@@ -345,8 +334,7 @@ def keeps_constraints(info: SweepInfo, record: TrialRecord, split: str, baseline
     by luck may break it on the images of the final stage or of the test split.
     """
     constraints = [Constraint(**as_mapping(fields)) for fields in as_list(info.space.get("constraints", []))]
-    least = -info.search_settings.get("floor", DEFAULT_FLOOR)
-    floor = Constraint(name=FLOOR, metric=catalogue.ACCURACY, at_least=least, baseline=catalogue.ZERO_SHOT)
+    floor = Constraint(name=FLOOR, metric=catalogue.ACCURACY, at_least=-info.floor, baseline=catalogue.ZERO_SHOT)
     for constraint in (*constraints, floor):
         if _is_broken(info, constraint, record, split, baselines):
             return False

@@ -199,18 +199,19 @@ def names_of(records: Sequence[TrialRecord]) -> list[str]:
 # --- the answer ------------------------------------------------------------------------------------
 
 
-def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> Answer:
+def answer_of(front: Front, splits: Mapping[str, SplitStatistics]) -> Answer:
     """Return what to use, with the differences of the champion and of other finalists to all baselines."""
     if front.evaluate_only:
         return Answer(reason="search.evaluate_only chooses no trial")
-    judges = [_Judge(info, front, splits, split) for split in _last_split_first(info) if split in splits]
+    info = front.info
+    judges = [_Judge(front, splits, split) for split in _last_split_first(info) if split in splits]
     default = _default_baseline(judges, main_reference(front.baselines))
     for judge in judges:
         finalists = judge.finalists()
         is_too_early = judge.split == info.search_split and info.state != "finished"  # later splits may follow
         if finalists and not is_too_early:
             return judge.answer(finalists, default)
-    return Answer(best_baseline=default, reason=_why_no_finalist(info, front))
+    return Answer(best_baseline=default, reason=_why_no_finalist(front))
 
 
 def _default_baseline(judges: Sequence[_Judge], main: TrialRecord | None) -> str | None:
@@ -221,8 +222,9 @@ def _default_baseline(judges: Sequence[_Judge], main: TrialRecord | None) -> str
     return None if main is None else main.name
 
 
-def _why_no_finalist(info: SweepInfo, front: Front) -> str:
+def _why_no_finalist(front: Front) -> str:
     """Return why no trial has results that a champion is judged by, as a clause."""
+    info = front.info
     later = _last_split_first(info)[:-1]
     has_later_results = any(split in trial.results for trial in front.trials for split in later)
     will_go_on = info.state == "running" or (bool(front.trials) and info.state != "finished")
@@ -242,10 +244,13 @@ def _last_split_first(info: SweepInfo) -> list[str]:
 class _Judge:
     """The rule by which trials and baselines are judged, on the results of one split."""
 
-    info: SweepInfo
     front: Front
     splits: Mapping[str, SplitStatistics]
     split: str
+
+    @property
+    def info(self) -> SweepInfo:
+        return self.front.info
 
     @property
     def statistics(self) -> SplitStatistics:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.work import Split
+from fpp_sweep.space.work import DEFAULT_FLOOR, Split
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig, dotted
 from fpp_sweep.spec.errors import InputError
@@ -59,6 +59,7 @@ IMPORTED = "imported"
 REQUESTED_ORIGINS = ("point", "code", "paper")  # origins of trials whose settings the user or the paper gave
 STOPPED_BY_STEER = "stopped by `steer`"  # the reason of a trial that the user has stopped
 IMPOSSIBLE = "no trial can have these settings"  # the reason of such a trial begins so
+REFERENCES = 2  # baselines that a finalist must beat
 FINAL = "final"  # among a trial's splits: the final stage, with more seeds and fresh images
 GATE = "gate"  # name of the constraint on the drift
 SEARCHED_ON_TEST = "hyperparameters were searched on the test split, as the paper's were"
@@ -371,6 +372,11 @@ class SweepInfo:
     def evaluate_only(self) -> bool:
         """True if the sweep evaluates given settings: no trial is to be chosen."""
         return bool(self.search_settings.get("evaluate_only", False))
+
+    @property
+    def floor(self) -> float:
+        """Points of accuracy below zero-shot, beyond which a trial is infeasible."""
+        return float(self.search_settings.get("floor", DEFAULT_FLOOR))
 
     @property
     def margins(self) -> Mapping[str, float]:

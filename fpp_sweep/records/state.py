@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import ENDED, FINAL, SweepInfo, TrialRecord
+from fpp_sweep.records.records import ENDED, FINAL, REFERENCES, SweepInfo, TrialRecord
 from fpp_sweep.spec.files import files_in
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.spec.validation import as_mapping
@@ -54,7 +54,6 @@ def last_change(folder: SweepFolder) -> float:
     return latest
 
 
-REFERENCES = 2  # baselines that a finalist must beat
 LATER_AT_ONCE = 2  # trials of later stages at a time, unless `search.concurrency` sets it
 
 

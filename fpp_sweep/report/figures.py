@@ -128,7 +128,7 @@ def front_figure(info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, 
     frame = None
     if below:
         frame = frame_of(points)
-        label = f"more than {front.floor:g} points below {ZERO_SHOT}"
+        label = f"more than {front.info.floor:g} points below {ZERO_SHOT}"
         points.append(_at_edge(_points(front, below, pair, kind="below floor", label=label, color=GREY), frame))
     x_title, y_title = axis_titles(info, pair)
     return FrontFigure(
@@ -137,7 +137,7 @@ def front_figure(info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, 
         y_title=y_title,
         points=points,
         staircase=staircase(front) if len(front.objectives) == 2 else None,
-        region=region_of(info, statistics),
+        region=region_of(statistics),
         frame=frame,
     )
 
@@ -245,7 +245,7 @@ def write_front_picture(path: Path, info: SweepInfo, statistics: SweepStatistics
     title = f"{name}\n{len(front.members)} of {finished} on the front, {info.search_split} split"
     if any(panel.frame for panel in panels):
         left_out = plural(len(trials_below_floor(front)), "trial")
-        title += f"\n{left_out} more than {front.floor:g} points below {ZERO_SHOT}: triangles at the edge"
+        title += f"\n{left_out} more than {front.info.floor:g} points below {ZERO_SHOT}: triangles at the edge"
 
     def draw(figure: Figure) -> None:
         figure.set_size_inches(PANEL_SIZE[0] * len(panels), PANEL_SIZE[1])

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from fpp_sweep.cli import add_run_flags, flags_in_errors, parser, require_writable, run, typed_words
+from fpp_sweep.cli import RUN_FLAGS, add_flags, flags_in_errors, parser, require_writable, run, typed_words
 from fpp_sweep.reproduce.experiments import find, shipped
 from fpp_sweep.reproduce.selection import folder_name_of, select
 from fpp_sweep.spec import plugins
@@ -37,10 +37,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         selection = select(args)
     from fpp_sweep.reproduce.running import run_selection  # start-up time
     from fpp_sweep.sweep import api  # start-up time
-    from fpp_sweep.sweep import command_line as sweeps  # likewise
 
     if args.dry_run:
-        sweeps.print_dry_run(list(selection.spaces.values()))
+        from fpp_sweep.sweep.estimate import dry_run  # loads torch
+
+        print(dry_run(list(selection.spaces.values())))
         return
     require_writable(folder.parent)
     command = command_line("reproduce", typed_words(argv))
@@ -73,7 +74,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     tables.add_argument("--allow-missing", action="store_true", help=missing)
     shows = "show the configs, what tables share, and an estimate of the cost; run nothing"
     tables.add_argument("--dry-run", action="store_true", help=shows)
-    add_run_flags(options, {"--name": "name of that folder; default: the model's name"})
+    add_flags(options, *RUN_FLAGS, helps={"--name": "name of that folder; default: the model's name"})
     options.set_defaults(model="tiny", out=Path("reproductions"))
     return options.parse_args(argv)
 

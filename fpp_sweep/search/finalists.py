@@ -123,40 +123,40 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
     or equal results the first one is chosen.
     """
     candidates = front.by_trade_off(_candidates(front))
-    by_name = chances_on(folder, front, candidates, front.search_split)
+    by_name = chances_on(folder, front, candidates, front.info.search_split)
 
     def rank(record: TrialRecord) -> tuple[bool, tuple[float, float], bool]:
         """Return a sort key: the smallest key comes first, trials with equal keys stay in the order of trade-off."""
         has_no_mark = not front.marks.get(record.name)
         return (has_no_mark, by_name[record.name], record not in front.members)
 
-    return _first_by_results(sorted(candidates, key=rank), front.search_split)[:count]
+    def numbers(record: TrialRecord) -> str:
+        """Return the numbers on every dataset: trials that have the same ones are copies."""
+        return repr(record.results[front.info.search_split].datasets)
+
+    return _first_of_each(sorted(candidates, key=rank), numbers)[:count]
 
 
 def _candidates(front: Front) -> list[TrialRecord]:
     """Return the feasible trials nearest to the front."""
     baseline_keys = {baseline.key for baseline in front.baselines}
     candidates = []
-    for record in first_by_settings(front.nearest(MAX_COMPARED)):
+    for record in _first_of_each(front.nearest(MAX_COMPARED), _settings):
         if record.feasible and record.key not in baseline_keys:
             candidates.append(record)
     return candidates
 
 
-def _first_by_results(records: Sequence[TrialRecord], split: str) -> list[TrialRecord]:
-    """Return the records without those that repeat the numbers of an earlier one on every dataset: copies of it."""
+def _first_of_each(records: Sequence[TrialRecord], feature: Callable[[TrialRecord], str]) -> list[TrialRecord]:
+    """Return the records without those that repeat a feature of an earlier one."""
     first: dict[str, TrialRecord] = {}
     for record in records:
-        first.setdefault(repr(record.results[split].datasets), record)
+        first.setdefault(feature(record), record)
     return list(first.values())
 
 
-def first_by_settings(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the records without those that repeat the settings of an earlier one."""
-    first: dict[str, TrialRecord] = {}
-    for record in records:
-        first.setdefault(record.key, record)
-    return list(first.values())
+def _settings(record: TrialRecord) -> str:
+    return record.key
 
 
 def choose_champion(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -165,8 +165,7 @@ def choose_champion(folder: SweepFolder, front: Front, finalists: Sequence[Trial
     Finalists that break a constraint with fresh seeds and images are left out if others keep all. A finalist whose
     seeds disagree comes late, even if its mean is the best: its standard error is large.
     """
-    info = folder.info()
-    feasible = [record for record in finalists if keeps_constraints(info, record, FINAL, front.baselines)]
+    feasible = [record for record in finalists if keeps_constraints(front.info, record, FINAL, front.baselines)]
     candidates = feasible or finalists
     by_name = chances_on(folder, front, candidates, FINAL)
     return sorted(candidates, key=lambda record: by_name[record.name])[:1]
@@ -178,7 +177,7 @@ def chances_on(
     """Return the chance of a recommendation by trial, from their results on a split: see `chances`."""
     metrics, _ = split_by_testable(front.objectives)
     samples = measure(folder, [*front.baselines, *trials], split, metrics)
-    return chances(samples, trials, front.baselines, metrics, folder.info().margins)
+    return chances(samples, trials, front.baselines, metrics, front.info.margins)
 
 
 # --- the jobs ---------------------------------------------------------------------------------------
@@ -239,7 +238,7 @@ class FinalJobs:
         """Return the finalists; without a final stage the front members."""
         front = self._front(records)
         if not self._has_final_stage:
-            return first_by_settings(front.members)
+            return _first_of_each(front.members, _settings)
         return choose_finalists(self._folder, front, self._space.search.finalists.count)
 
     def _choose_champion(self, records: Mapping[str, TrialRecord]) -> list[TrialRecord]:

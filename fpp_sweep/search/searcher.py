@@ -48,7 +48,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.trial.trial import Plan
-from fpp_sweep.workers.status import StatusPoller
+from fpp_sweep.workers.session import StatusPoller
 
 START_SECONDS = 5.0  # time within which Tune's process for a new trial has started
 MAX_IMPOSSIBLE = 100  # trials in a row whose settings exclude each other: the space may have no others

@@ -94,9 +94,7 @@ class Sweep:
     @classmethod
     def open(cls, path: Path | str) -> Sweep:
         """Return a sweep by its folder, such as `sweeps/perturb-20261120-185232`, or by its name in `sweeps`."""
-        if is_sweep(SWEEPS / path) and not is_sweep(user_path(path)):
-            path = SWEEPS / path
-        return cls(SweepFolder.open(user_path(path)))
+        return cls(SweepFolder(find_sweep(str(path))))
 
     @property
     def name(self) -> str:
@@ -159,7 +157,7 @@ class Sweep:
         """Return the state, the front and the baselines as HTML, for a notebook."""
         info, records = self.info, self.trials()
         statistics = statistics_of(self.folder, info, records)
-        state = [state_line(self.folder, info, records), *front_notes(info, statistics.front)]
+        state = [state_line(self.folder, info, records), *front_notes(statistics.front)]
         blocks: list[Block] = [*paragraphs(state), *paragraphs(statistics.notes, "warning")]
         for section in answer_sections(statistics):
             blocks += section.blocks

@@ -10,14 +10,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import ENDED, Command, SweepInfo
+from fpp_sweep.records.records import ENDED, FINAL, Command, SweepInfo
 from fpp_sweep.search.question import asked_space, reassessed, recorded_space, with_command
 from fpp_sweep.space.reading import load_space, read_config, space_from, space_of
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import Split
 from fpp_sweep.space.yamlfile import of_plain
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
@@ -138,12 +137,12 @@ def recorded_trial(sweep: Path, name: str) -> tuple[Path, list[str]]:
     Model, data, seeds, split and metrics are the sweep's. A trial that failed after the search is evaluated on the
     split that it failed on. Raise InputError if the trial was imported.
     """
-    folder = SweepFolder.open(sweep)
+    folder = SweepFolder(sweep)
     info, record = folder.info(), folder.known_trial(name)
     if record.is_imported:
         raise InputError(f"--trial {name}: was imported, so it has no settings; evaluate one of the sweep's own trials")
     split = info.search_split
-    if record.reason_split in get_args(Split):
+    if record.reason_split not in ("", FINAL):
         split = record.reason_split
     work = dict(info.work_settings)
     if not info.evaluate_only and work.get("threads") is None:
@@ -163,8 +162,8 @@ def _require_flags(overrides: Sequence[str]) -> None:
             raise InputError(f"--set {assignment}: give {FLAGS_OF_TRIALS[key]} instead")
 
 
-def options_of(args: argparse.Namespace) -> Options:
-    """Return what the flags of a command line say about the folder, the cluster and MLflow."""
+def options_of(args: argparse.Namespace, command: str, words: Sequence[str]) -> Options:
+    """Return what the flags of a command say about the folder, the cluster and MLflow; `words` are what was typed."""
     if args.resume and args.name not in (None, args.resume):
         raise InputError(f"--name {args.name}: --resume {args.resume} names the sweep already; take one out")
     return Options(
@@ -174,24 +173,16 @@ def options_of(args: argparse.Namespace) -> Options:
         address=args.address,
         tracking_uri=args.tracking_uri,
         verbose=args.verbose,
+        command=command_line(command, words),
     )
 
 
-def run_command(
-    space: Space,
-    options: Options,
-    *,
-    command: str,
-    words: Sequence[str],
-    in_process: bool = False,
-    export: bool = False,
-) -> SweepFolder:
+def run_command(space: Space, options: Options, *, in_process: bool = False, export: bool = False) -> SweepFolder:
     """Run a space on Ray, or in this process, print how it ended, and return its folder.
 
-    `command` and `words` are what the user typed; `export` writes results.json at the end. After an interrupt or
-    a failure of the machine, the command that resumes the sweep is printed, and this process exits.
+    `export` writes results.json at the end. After an interrupt or a failure of the machine, the command that resumes
+    the sweep is printed, and this process exits.
     """
-    options = replace(options, command=command_line(command, words))
     check = check_before_local_start if in_process else check_before_ray_start
     check(space, options)  # before the sweep has a folder and a page is announced
     folder = sweep_folder(space, options)
@@ -201,13 +192,13 @@ def run_command(
         sweep = _run(space, options, folder, in_process=in_process)
     except MachineError as error:  # no summary is printed: the disk may be what failed
         print(f"error: {printable(error)}", file=sys.stderr)
-        print_next_command(folder, command, words, "stopped")
+        print_next_command(folder, options.command, "stopped")
         sys.exit(1)
     except KeyboardInterrupt:
         if folder.has_sweep:
             with suppress(KeyboardInterrupt):  # another Ctrl-C skips the summary
                 print("\n".join(summary_lines(folder)))
-        print_next_command(folder, command, words, "interrupted")
+        print_next_command(folder, options.command, "interrupted")
         sys.exit(INTERRUPTED)
     print("\n".join(summary_lines(folder, mlflow_links=sweep.mlflow_links)))
     if export:
@@ -233,22 +224,22 @@ def _run(space: Space, options: Options, folder: SweepFolder, *, in_process: boo
     return run_checked(space, options, folder)
 
 
-def print_dry_run(spaces: Sequence[Space], options: Options | None = None) -> None:
-    """Print configs, tasks and cost of sweeps; with options that resume a sweep, of what that has not measured."""
+def print_dry_run(space: Space, options: Options) -> None:
+    """Print configs, tasks and cost of a sweep; of one that is resumed, of what it has not measured."""
     from fpp_sweep.sweep.estimate import dry_run  # loads torch
 
-    if options is None or not options.resume:
-        print(dry_run(spaces))
+    if not options.resume:
+        print(dry_run([space]))
         return
-    folder = sweep_folder(spaces[0], options)
-    space, _ = asked_space(folder, spaces[0], options.plugin_digests())
+    folder = sweep_folder(space, options)
+    space, _ = asked_space(folder, space, options.plugin_digests())
     records = reassessed(folder.trials(), space, run_failed_again=True)
     print(dry_run([space], records, folder.measured_tasks()))
 
 
 def stop_trial(sweep: Path, name: str) -> str:
     """Ask a sweep to stop a trial, and return what happens next."""
-    folder = SweepFolder.open(sweep)
+    folder = SweepFolder(sweep)
     record = folder.known_trial(name)
     if record.state in ENDED:
         raise InputError(f"{name} is {record.state}; only a trial that has not ended can be stopped")
@@ -257,7 +248,7 @@ def stop_trial(sweep: Path, name: str) -> str:
 
 def change_space(sweep: Path, kind: Literal["add", "set"], words: Sequence[str]) -> str:
     """Ask a sweep to try a point, or another space with some keys changed; return what happens next."""
-    folder = SweepFolder.open(sweep)
+    folder = SweepFolder(sweep)
     info = folder.info()
     if info.evaluate_only:
         problem = "was run by `evaluate`, which takes no further points and no other space"

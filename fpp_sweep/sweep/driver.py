@@ -20,7 +20,6 @@ from fpp_sweep.search.searcher import SweepSearcher, run_tune
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note, stage
-from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import RESUMES_LEFT, Options
 from fpp_sweep.sweep.live import Display, live_status
 from fpp_sweep.sweep.plan import check_plan
@@ -31,14 +30,14 @@ from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.tracking.delivery import DeliveryThread, print_later_delivery
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.workers.ray_session import end_services
-from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
+from fpp_sweep.workers.session import SchedulerStatus, StatusPoller
 
 # seconds that the end of a sweep waits for MLflow
 DELIVERY_TIMEOUT = 60.0
 INTERRUPTED_DELIVERY_TIMEOUT = 10.0  # after an interrupt
 
 
-def open_sweep(start: Start, workers: Workers, plugins: tuple[PluginFile, ...] = ()) -> TrialContext:
+def open_sweep(start: Start, workers: Workers) -> TrialContext:
     """Check that all inputs exist and are those of the start, record them, and tell the workers the tasks' keys."""
     stage("looking at datasets and prompts")
     try:
@@ -52,7 +51,7 @@ def open_sweep(start: Start, workers: Workers, plugins: tuple[PluginFile, ...] =
         plan=plans.plan,
         later_plans=plans.later_plans,
         space=start.space,
-        plugins=plugins,
+        plugins=start.plugins,
     )
 
 
@@ -116,9 +115,9 @@ class SweepDriver:
         before = self.record.info
         answers = with_answer(before.answers, command, TAKEN_OVER)
         asked = SweepRecord(self.folder, replace(before, answers=answers, **asked_now(before, space)))
-        start = Start(space=space, record=asked, before=before)
+        start = Start(space=space, record=asked, before=before, plugins=self.options.plugins)
         try:
-            context = open_sweep(start, self.workers, self.options.plugins)
+            context = open_sweep(start, self.workers)
         except InputError as error:
             self.record.update(answers=with_answer(before.answers, command, f"refused: {error}"))
             return self.context
@@ -178,7 +177,7 @@ class SweepDriver:
             note(f"{self.poller.failure}; the sweep resumes itself")
             resume_in_new_process(self.folder, self.options.resumes_left - 1)
         print(f"error: {self.poller.failure}", file=sys.stderr)
-        print_next_command(self.folder, "", (), "stopped")
+        print_next_command(self.folder, self.options.command, "stopped")
         sys.stderr.flush()
         os._exit(1)  # `sys.exit` would end this thread only
 

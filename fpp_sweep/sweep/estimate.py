@@ -19,8 +19,7 @@ from typing import Any
 import torch
 
 from fpp_sweep.core.images.features import images_per_batch
-from fpp_sweep.records.records import ENDED, FINAL, TrialRecord, baseline_name, trial_name
-from fpp_sweep.records.state import REFERENCES
+from fpp_sweep.records.records import ENDED, FINAL, REFERENCES, TrialRecord, baseline_name, trial_name
 from fpp_sweep.records.texts import setting_text
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.space import Space

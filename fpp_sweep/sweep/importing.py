@@ -147,7 +147,7 @@ DIGITS = 16  # length of a file's digest
 
 def import_predictions(sweep: Path, file: Path, name: str) -> Iterator[str]:
     """Add a baseline with the predictions of a file; yield what was measured and written."""
-    folder = SweepFolder.open(sweep)
+    folder = SweepFolder(sweep)
     with folder.locked():
         info = folder.info()
         _require_free_name(folder, info, name)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         SweepSearcher,  # loads Ray
         TrialChange,
     )
-    from fpp_sweep.workers.status import SchedulerStatus
+    from fpp_sweep.workers.session import SchedulerStatus
 
 SUBJECT_COLUMNS = 10
 

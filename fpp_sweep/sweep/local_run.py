@@ -64,7 +64,7 @@ def run_checked_locally(
         with removing_refused(folder, options):
             start = start_of(space, options, folder, in_process=True)
             begin(start)
-            context = open_locally(start, options.plugins)
+            context = open_locally(start)
         with recording_end(SweepRecorder(start.record)):
             _run_trials(context, start.space, on_trial)
         statistics = write_report(folder, pages=True)
@@ -116,11 +116,11 @@ def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:
     return names
 
 
-def open_locally(start: Start, plugins: tuple[PluginFile, ...]) -> TrialContext:
+def open_locally(start: Start) -> TrialContext:
     """Load the model, check all that the space names, and record both; raise InputError if something has changed."""
     from fpp_sweep.trial.worker import LocalExecutor, Worker  # loads torch, after all names were checked
 
-    space, folder = start.space, start.record.folder
+    space, folder, plugins = start.space, start.record.folder, start.plugins
     worker = Worker(local_worker_spec(space, plugins), Bar)
     plan = make_plan(space, worker)
     model = worker.model_info()

@@ -16,7 +16,7 @@ from fpp_sweep.sweep.api import Options, Sweep, sweep_folder
 from fpp_sweep.sweep.plan import check_before_ray_start
 from fpp_sweep.sweep.sweep_record import begin, errors_for_command, removing_refused, start_of
 from fpp_sweep.sweep.worker_pool import Workers, sweep_workers
-from fpp_sweep.workers.status import LostSession
+from fpp_sweep.workers.session import LostSession
 
 
 def run_sweep(space: Space, options: Options | None = None, workers: Workers | None = None) -> Sweep:
@@ -67,7 +67,7 @@ def run_once(space: Space, options: Options, folder: SweepFolder, workers: Worke
             stage("loading Ray Tune and Optuna")
             from fpp_sweep.sweep.driver import SweepDriver, open_sweep  # load Ray, after its environment is set
 
-            context = open_sweep(start, ready, options.plugins)
+            context = open_sweep(start, ready)
             driver = SweepDriver(start.record, ready, context, options)
         driver.run()
     return tuple(driver.mlflow.links)

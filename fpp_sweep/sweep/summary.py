@@ -42,10 +42,10 @@ def summary_lines(folder: SweepFolder, width: int | None = None, mlflow_links: S
         yield f"progress    {progress_of(info, records, info.spent).text}"
         yield printable(f"running     {', '.join(running)}")
     notes = [f"Note: {note}." for note in statistics.notes]
-    for line in (*front_notes(info, statistics.front), *notes):
+    for line in (*front_notes(statistics.front), *notes):
         yield from wrap_words(printable(line), width, INDENT)
     if records:
-        yield f"{final_table(info, statistics, width)}\n"
+        yield f"{final_table(statistics, width)}\n"
     for line in failure_lines(folder, info, records):
         yield printable(line)
     for text in question_texts(info):
@@ -83,14 +83,14 @@ def state_line(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialReco
     return f"{line}; {trials}."
 
 
-def front_notes(info: SweepInfo, front: Front) -> Iterator[str]:
+def front_notes(front: Front) -> Iterator[str]:
     """Yield notes on a front that is empty or has no volume."""
     if front.infeasible and not front.members:
         yield f"{front.why_empty.capitalize()}: none is on the front."
-    if info.reference is not None and front.hypervolume:
+    if front.info.reference is not None and front.hypervolume:
         _, volume = front.hypervolume[-1]
         if volume == 0:
-            corner = format_values(info.objectives, info.reference)
+            corner = format_values(front.objectives, front.info.reference)
             yield f"Hypervolume 0: no trial is better in every objective than the corner it is measured from, {corner}."
 
 
@@ -122,11 +122,11 @@ def features_text(records: Sequence[TrialRecord]) -> str:
     return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {time_shares(seconds)}"
 
 
-def final_table(info: SweepInfo, statistics: SweepStatistics, width: int) -> str:
+def final_table(statistics: SweepStatistics, width: int) -> str:
     """Return the answer, the front, and the settings of its trials, in lines of at most `width` columns."""
     front = statistics.front
     sections = answer_sections(statistics)
-    blocks: list[Block] = [front_table(info, front, statistics, settings=False, title=_title(info, front))]
+    blocks: list[Block] = [front_table(front.info, front, statistics, settings=False, title=_title(front))]
     settings = settings_table(front.chosen, _settings_title(front))
     if not statistics.answer.finalists and len(settings.columns) > 1:
         blocks.append(settings)
@@ -134,8 +134,9 @@ def final_table(info: SweepInfo, statistics: SweepStatistics, width: int) -> str
     return blocks_to_text(sections, width).removeprefix("\n")
 
 
-def _title(info: SweepInfo, front: Front) -> str:
+def _title(front: Front) -> str:
     """Return the title of the table of the front, or of the trials if the sweep has no search."""
+    info = front.info
     if front.evaluate_only and not front.finished:
         return f"no trial of {info.name} has finished"
     if front.evaluate_only:
@@ -251,11 +252,9 @@ def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
     return runnable(command_line("evaluate" if info.evaluate_only else "tune", words))
 
 
-def print_next_command(folder: SweepFolder, command: str, words: Sequence[str], event: str) -> None:
-    """Print what ended the run, and the command that resumes the sweep, or begins one that had no first step."""
-    title = f"{event} before the sweep began; to begin:"
-    next_command = runnable(command_line(command, words))
+def print_next_command(folder: SweepFolder, command: str, event: str) -> None:
+    """Print what ended the run of a command, and what resumes the sweep; a sweep without a first step begins again."""
     if folder.has_sweep:
-        title = f"{event}; to continue:"
-        next_command = resume_command(folder, folder.info())
-    print(f"{title}\n    {next_command}", file=sys.stderr)
+        print(f"{event}; to continue:\n    {resume_command(folder, folder.info())}", file=sys.stderr)
+    else:
+        print(f"{event} before the sweep began; to begin:\n    {runnable(command)}", file=sys.stderr)

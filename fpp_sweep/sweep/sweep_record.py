@@ -20,14 +20,14 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.keys import ENGINE_NAME, TaskKeys
 from fpp_sweep.spec.messages import note, stage
-from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, PluginFile, Validation
 from fpp_sweep.sweep.api import InterruptedSweep, Options
 from fpp_sweep.tracking.stores import absolute, check_address, uri_of_folder, uri_of_new_sweep
 
 if TYPE_CHECKING:
     from fpp_sweep.search.searcher import TrialChange
     from fpp_sweep.sweep.plan import CheckedPlan
-    from fpp_sweep.workers.status import SchedulerStatus
+    from fpp_sweep.workers.session import SchedulerStatus
 
 FIRST_RELOAD_SECONDS = 10
 THEN = ", then "  # between the software of two drivers
@@ -40,6 +40,7 @@ class Start:
     space: Space
     record: SweepRecord  # a resumed sweep writes it once the inputs are checked
     before: SweepInfo | None  # record of a resumed sweep, as it was
+    plugins: tuple[PluginFile, ...] = ()
 
     @property
     def tracking_uri(self) -> str:
@@ -71,7 +72,7 @@ def start_of(space: Space, options: Options, folder: SweepFolder, *, in_process:
     """Return the start of a sweep; raise InputError if the folder of a resumed one cannot answer the space."""
     if not options.resume:
         info = new_info(space, options, folder, _store_of(space, options, folder, None, in_process=in_process))
-        return Start(space=space, record=SweepRecord(folder, info), before=None)
+        return Start(space=space, record=SweepRecord(folder, info), before=None, plugins=options.plugins)
     stage("reading what is done")
     before = folder.info()
     space, answers = asked_space(folder, space, options.plugin_digests())
@@ -79,7 +80,7 @@ def start_of(space: Space, options: Options, folder: SweepFolder, *, in_process:
     info = resumed_info(before, space, uri, options, answers)
     for line in software_changes(before, info):
         note(line)
-    return Start(space=space, record=SweepRecord(folder, info), before=before)
+    return Start(space=space, record=SweepRecord(folder, info), before=before, plugins=options.plugins)
 
 
 def begin(start: Start) -> None:
@@ -321,7 +322,9 @@ def errors_for_command(folder: SweepFolder) -> Iterator[None]:
     except KeyboardInterrupt:
         raise InterruptedSweep from None
     except OSError as error:
-        raise machine_error(folder, error) from error
+        if folder.has_sweep:
+            raise MachineError.of(error) from error
+        raise MachineError.of(error, "start again") from error  # there is nothing that could be resumed
 
 
 def end_state(records: Sequence[TrialRecord]) -> EndState:
@@ -332,13 +335,6 @@ def end_state(records: Sequence[TrialRecord]) -> EndState:
     if any(record.kind == "trial" and record.state == "complete" for record in records):
         return "finished"
     return "failed"
-
-
-def machine_error(folder: SweepFolder, error: OSError) -> MachineError:
-    """Return an error with its remedy; a sweep that has no record yet cannot be resumed."""
-    if folder.has_sweep:
-        return MachineError.of(error)
-    return MachineError.of(error, "start again")
 
 
 def hypervolume_reference(objectives: Sequence[Objective], baselines: Sequence[TrialRecord]) -> list[float] | None:

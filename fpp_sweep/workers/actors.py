@@ -29,10 +29,9 @@ from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TaskData, TextSource, Validation, WorkerSpec
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult, TaskStore, folder_for
-from fpp_sweep.workers.ray_session import machines_of_session, require_session, share_of_machine
+from fpp_sweep.workers.ray_session import dead_service, machines_of_session, share_of_machine
 from fpp_sweep.workers.scheduler import LostError, Reply, TaskScheduler
-from fpp_sweep.workers.session import WorkerNeeds
-from fpp_sweep.workers.status import LostSession, SchedulerStatus
+from fpp_sweep.workers.session import LostSession, SchedulerStatus, WorkerNeeds
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
@@ -319,7 +318,7 @@ class Pool:
 
     def status(self) -> SchedulerStatus:
         """Return the status; raise LostSession if the scheduler or Ray's own session is gone."""
-        require_session()
+        _require_session()
         return self._ask(self.scheduler.status.remote())  # type: ignore[no-any-return]
 
     @staticmethod
@@ -329,9 +328,15 @@ class Pool:
             try:
                 return _value_or_raise(ray.get(call, timeout=LIVENESS_INTERVAL))
             except GetTimeoutError:
-                require_session()
+                _require_session()
             except RayActorError as error:
                 raise LostSession("the scheduler died") from error
+
+
+def _require_session() -> None:
+    dead = dead_service()
+    if dead:
+        raise LostSession(f"{dead} died")
 
 
 def _value_or_raise(reply: Any) -> Any:

@@ -27,7 +27,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fpp_sweep.spec.errors import InputError, MachineError, first_line
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.process import interrupts_wait
-from fpp_sweep.workers.status import LostSession
 
 UNUSED_PORTS = ("metrics-agent-port", "metrics_export_port", "dashboard_agent_listen_port")
 AGENT_PORT = re.compile(r"(runtime.env.agent.port)=0")
@@ -172,11 +171,12 @@ def end_services() -> None:
         folder.cleanup()
 
 
-def require_session() -> None:
-    """Raise LostSession if a process of Ray's own session died; a cluster is not watched."""
+def dead_service() -> str:
+    """Return which process of Ray's own session died; empty if none did. A cluster is not watched."""
     for name, process in _own_services.items():
         if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-            raise LostSession(f"Ray's {name} (process {process.pid}) died")
+            return f"Ray's {name} (process {process.pid})"
+    return ""
 
 
 # ------------------------------------------------------------ a cluster

@@ -25,7 +25,7 @@ from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.results import Store, TaskFailed, TaskResult, find_cached
 from fpp_sweep.workers.assignment import Assignment, PendingTask, WorkerHandle
-from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
+from fpp_sweep.workers.session import SchedulerStatus, WorkCounts
 
 START_INTERVAL = 1.0  # seconds between two checks for missing workers
 FIRST_WORKER_INTERVAL = 0.05  # seconds between two checks for the first worker

@@ -90,6 +90,6 @@ def test_trials_that_are_all_below_the_floor_are_shown():
     """Six baselines alone would make a frame, and the trial would be an outlier beside them."""
     information = sweep_info()
     front = front_of(information, [*all_baselines(), below_floor(9, 20.0, 30.0)])
-    statistics = statistics_of_samples(information, front, {})
+    statistics = statistics_of_samples(front, {})
     (figure,) = front_figures(information, statistics)
     assert figure.frame is None

@@ -21,7 +21,7 @@ TDA_NOTE = "† as released; how they were chosen is not said: tda adapt.cache_a
 
 
 def statistics_of_records(info, records):
-    return statistics_of_samples(info, front_of(info, records), {})
+    return statistics_of_samples(front_of(info, records), {})
 
 
 def table_of(records):
@@ -133,7 +133,7 @@ def test_a_front_with_many_settings_fits_the_terminal(width):
 
 def test_only_members_with_marks_stand_out_in_both_tables():
     info, records = sweep_info(), [trial(0, 72, 5), trial(1, 71, 4.9), trial(2, 70.5, 4.8), trial(3, 65, 3)]
-    statistics = statistics_of_samples(info, front_of(info, records), {})
+    statistics = statistics_of_samples(front_of(info, records), {})
     marked = {name for name, marks in statistics.front.marks.items() if marks}
     assert len(marked) < 4
     for table in (front_table(info, statistics.front), trial_table(info, records, statistics)):

@@ -57,7 +57,7 @@ def test_a_row_by_name_is_run_in_every_precision(monkeypatch):
     from fpp_sweep.reproduce.__main__ import main
 
     planned = []
-    monkeypatch.setattr("fpp_sweep.sweep.command_line.print_dry_run", planned.extend)
+    monkeypatch.setattr("fpp_sweep.sweep.estimate.dry_run", planned.extend)
     main(["--table", "main", "--precision", "fp16", "float32", "--methods", "tpt", "--dry-run"])
     points = [(point["method"], point["precision"]) for space in planned for point in space.grid_points()]
     assert points == [("tpt", "fp16"), ("tpt", "float32")]
@@ -67,7 +67,7 @@ def test_all_tables_leave_out_those_without_a_row_of_the_name_in_one_note(monkey
     from fpp_sweep.reproduce.__main__ import main
 
     planned = []
-    monkeypatch.setattr("fpp_sweep.sweep.command_line.print_dry_run", planned.extend)
+    monkeypatch.setattr("fpp_sweep.sweep.estimate.dry_run", planned.extend)
     main(["--table", "all", "--methods", "tpt_sam", "--datasets", "scenes", "--dry-run"])
     assert [space.name for space in planned] == ["sam", "flatness_ece"]
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep import evaluate
-from fpp_sweep.cli import run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import load_space, parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.messages import runnable
-from fpp_sweep.sweep import command_line
 from fpp_sweep.sweep.api import Options, sweep_folder
 from fpp_sweep.sweep.command_line import announce, run_command, space_of_sweep
 from fpp_sweep.sweep.summary import command_that_continues, print_next_command
@@ -25,9 +22,9 @@ from tests.kit.spaces import small_space
 
 def test_the_end_of_a_run_prints_the_command_that_goes_on(tmp_path, capsys):
     folder = SweepFolder(tmp_path / "mine")
-    print_next_command(folder, "tune", ["--space", "x.yaml"], "interrupted")
+    print_next_command(folder, "fpp-sweep tune --space x.yaml", "interrupted")
     folder.write_info(sweep_info(name="mine"))
-    print_next_command(folder, "tune", ["--space", "x.yaml"], "stopped")
+    print_next_command(folder, "fpp-sweep tune --space x.yaml", "stopped")
     assert capsys.readouterr().err.splitlines() == [
         "interrupted before the sweep began; to begin:",
         f"    {runnable('fpp-sweep tune --space x.yaml')}",
@@ -54,54 +51,17 @@ def test_sweeps_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path
     assert names == sorted(set(names))
 
 
-def test_a_sweep_that_is_refused_after_its_folder_was_locked_leaves_no_folder(tmp_path, monkeypatch):
-    def refuse(space, options, folder, in_process):
-        with folder.locked():
-            shutil.rmtree(folder.path)  # as `removing_refused` does
-            raise InputError("a prompt does not fit")
-
-    monkeypatch.setattr(command_line, "_run", refuse)
-    options = Options(root=tmp_path / "new" / "sweeps")
-    with pytest.raises(InputError, match="a prompt does not fit"):
-        run_command(small_space(), options, command="tune", words=[])
-    assert list(options.root.iterdir()) == []
-
-
 def test_a_time_limit_of_tasks_is_refused_where_nothing_can_end_a_task(tmp_path):
     grid = parse_space("grid: [{method: [tpt]}]\nwork: {baselines: [], task_timeout: 5}", "mine.yaml")
     with pytest.raises(InputError, match=r"work\.task_timeout: needs workers on Ray; give --workers"):
-        run_command(grid, Options(root=tmp_path / "new"), command="evaluate", words=[], in_process=True)
+        run_command(grid, Options(root=tmp_path / "new"), in_process=True)
 
 
 def test_a_sweep_that_is_refused_leaves_no_folder(tmp_path):
     options = Options(root=tmp_path / "new" / "sweeps")
     with pytest.raises(InputError, match="sampler gp needs workers on Ray"):
-        run_command(small_space(), options, command="evaluate", words=[], in_process=True)
+        run_command(small_space(), options, in_process=True)
     assert list(tmp_path.iterdir()) == []
-
-
-REFUSED = {
-    "an unsupported model": ["--model", "nllb-clip-base/v1"],
-    "an unknown model": ["--model", "ViT-B-77/openai"],
-    "a store that does not answer": ["--tracking-uri", "http://127.0.0.1:9", "--workers", "1"],
-    "a cluster that does not answer": ["--address", "127.0.0.1:9"],
-    "missing datasets": ["--data-root", "/nowhere", "--datasets", "dtd"],
-    "a folder that cannot be made": ["--out", "/proc/x"],
-    "a broken dataset file": ["--dataset-file", "sets.yaml", "--datasets", "mine"],
-}
-
-
-@pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
-def test_wrong_input_is_refused_before_a_page_is_announced_and_a_folder_made(tmp_path, monkeypatch, capsys, words):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sets.yaml").write_text("mine: {layout: folders\n")
-    with pytest.raises(SystemExit) as end:
-        run(lambda: evaluate.main([*words, "--limit", "5"]))
-    assert end.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert "unicode string" not in line
-    assert [path.name for path in tmp_path.iterdir()] == ["sets.yaml"]
 
 
 def test_a_resume_on_other_data_is_refused_with_the_key_and_both_values(tmp_path):

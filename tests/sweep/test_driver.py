@@ -14,7 +14,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.driver import SweepDriver
 from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.trial.trial import Plan
-from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
+from fpp_sweep.workers.session import SchedulerStatus, WorkCounts
 from tests.kit.names import ZERO_SHOT
 from tests.kit.records import baseline, below_floor, running, sweep_info, trial
 from tests.kit.spaces import small_space
@@ -107,16 +107,6 @@ def test_work_and_time_of_a_second_driver_are_added_to_the_firsts(tmp_path, make
         driver.end("interrupted")
         assert folder.info().work == expected_work
         assert folder.info().spent == expected_spent
-
-
-def test_an_interrupt_marks_the_trials_that_were_running(tmp_path, make_driver):
-    folder = SweepFolder(tmp_path)
-    folder.write_info(sweep_info(name="sweep", state="running"))
-    folder.write_trial(trial(0))
-    folder.write_trial(running(1))
-    make_driver(folder, small_space()).end("interrupted")
-    assert [record.state for record in folder.trials()] == ["complete", "interrupted"]
-    assert folder.info().state == "interrupted"
 
 
 @pytest.mark.parametrize("error", [InputError("sampler mine: no"), RuntimeError("a defect")])

@@ -27,7 +27,7 @@ RAN = {"space": {"work": WORK}, "plugin_files": {"mine": "/code/mine.py"}}
 
 
 def notes(*records, **changes):
-    return list(front_notes(sweep_info(**changes), front_of(sweep_info(**changes), records)))
+    return list(front_notes(front_of(sweep_info(**changes), records)))
 
 
 def test_the_state_comes_with_the_reason_for_the_end_and_the_number_of_trials(tmp_path):
@@ -153,7 +153,7 @@ def test_work_is_shown_once_there_is_any():
 def table_without_statistics(records, width=100, info=None):
     """Return the terminal's table of records that have no block statistics."""
     info = info or sweep_info()
-    return final_table(info, statistics_of_samples(info, front_of(info, records), {}), width)
+    return final_table(statistics_of_samples(front_of(info, records), {}), width)
 
 
 def test_the_table_has_the_front_and_the_baselines_on_every_split():
@@ -185,6 +185,6 @@ def test_the_settings_of_finalists_are_shown_once_with_the_answer(tmp_path):
     sides = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05)}
     folder = write_measured_sweep(tmp_path / "sweep", World(300), sides, ("val", FINAL))
     info, records = folder.info(), folder.trials()
-    table = final_table(info, statistics_of(folder, info, records), 100)
+    table = final_table(statistics_of(folder, info, records), 100)
     assert "Settings of these finalists" in table
     assert "Settings of the front" not in table

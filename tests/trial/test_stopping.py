@@ -12,7 +12,7 @@ from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.tracking.runs import trial_run
 from fpp_sweep.trial import worker as worker_module
-from fpp_sweep.workers.status import StatusPoller
+from fpp_sweep.workers.session import StatusPoller
 from tests.kit.names import named
 from tests.kit.records import sweep_info
 from tests.kit.workers import Gate, executing, plan_of

@@ -18,8 +18,7 @@ from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.workers.actors import RayWorker, SchedulerActor, WorkerActor, start_pool
 from fpp_sweep.workers.scheduler import LostError
-from fpp_sweep.workers.session import WorkerNeeds, require_room, session
-from fpp_sweep.workers.status import LostSession
+from fpp_sweep.workers.session import LostSession, WorkerNeeds, require_room, session
 from tests.kit.scheduler import USER_ERROR, fail_for_good, only_for, shards
 from tests.kit.tasks import KEYS, MODEL, evaluation
 from tests.kit.waiting import LONG, wait_for

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from fpp_sweep.workers import status as status_module
-from fpp_sweep.workers.status import LostSession, SchedulerStatus, StatusPoller, WorkCounts
+from fpp_sweep.workers import session as session_module
+from fpp_sweep.workers.session import LostSession, SchedulerStatus, StatusPoller, WorkCounts
 from tests.kit.waiting import LONG
 
 LOST = LostSession("Ray's raylet (process 7) died; go on with --resume")
@@ -39,7 +39,7 @@ def test_an_error_keeps_the_last_status_and_a_lost_scheduler_is_a_failure():
 
 @pytest.fixture
 def fast_polls(monkeypatch):
-    monkeypatch.setattr(status_module, "POLL_INTERVAL", 0.001)
+    monkeypatch.setattr(session_module, "POLL_INTERVAL", 0.001)
 
 
 @pytest.mark.usefixtures("fast_polls")
@@ -48,7 +48,7 @@ def test_a_lost_scheduler_interrupts_the_main_thread_or_ends_the_process(monkeyp
     """If the main thread is stuck inside Ray and does not react, the poller calls `on_stuck`."""
     interrupted, stuck = threading.Event(), threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: interrupted.set())
-    monkeypatch.setattr(status_module, "INTERRUPT_TIMEOUT", LONG if reacts else 0.001)
+    monkeypatch.setattr(session_module, "INTERRUPT_TIMEOUT", LONG if reacts else 0.001)
     poller = StatusPoller(FakePool(LOST), on_stuck=stuck.set)
     try:
         poller.start()
