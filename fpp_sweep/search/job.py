@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +32,6 @@ class TrialContext:
     folder: SweepFolder
     executor: Executor
     plan: Plan
-    later_plans: Mapping[str, Plan] = field(default_factory=dict)  # by split; of other splits the plan of the search
     space: Space
     plugins: tuple[PluginFile, ...] = ()
 
@@ -108,9 +107,7 @@ def run_job(context: TrialContext, name: str, split: str, order: int, answered: 
 def _run(context: TrialContext, record: TrialRecord, split: str, executor: Executor, order: int) -> TrialRecord:
     """Run a trial on a split, write its files, and return its record with the results."""
     config = TrialConfig().replace(record.config)
-    plan = context.plan
-    if split in context.later_plans:
-        plan = context.later_plans[split].for_config(config, context.plan.seeds)
+    plan = context.plan.on(split, config)
     is_search = split == context.space.search.split
     if is_search and record.kind == "trial":  # baselines have no gate
         plan = replace(plan, gate=context.space.gate())

@@ -78,9 +78,9 @@ def check_room(space: Space, *, on_cluster: bool) -> Finding:
 
 def check_plan_of(space: Space, worker: Worker) -> Finding:
     """Check what the workers check; the error of the first check that fails ends the others."""
-    notes = check_plan(space, worker).validation.notes
-    if notes:
-        return Finding("note", "; ".join(notes))
+    _, validation = check_plan(space, worker)
+    if validation.notes:
+        return Finding("note", "; ".join(validation.notes))
     n_methods, n_prompts = len(space.methods()), len(sources_of(space))
     return Finding("ok", f"{plural(n_methods, 'method')} and {plural(n_prompts, 'prompt')} can be used")
 

@@ -41,17 +41,12 @@ def open_sweep(start: Start, workers: Workers) -> TrialContext:
     """Check that all inputs exist and are those of the start, record them, and tell the workers the tasks' keys."""
     stage("looking at datasets and prompts")
     try:
-        plans = check_plan(start.space, workers.pool)
+        plan, validation = check_plan(start.space, workers.pool)
     except TaskFailed as error:
         raise InputError(error.reason) from error
-    workers.pool.begin(start.accept(workers.model, plans))
+    workers.pool.begin(start.accept(workers.model, plan, validation))
     return TrialContext(
-        folder=start.record.folder,
-        executor=workers.pool,
-        plan=plans.plan,
-        later_plans=plans.later_plans,
-        space=start.space,
-        plugins=start.plugins,
+        folder=start.record.folder, executor=workers.pool, plan=plan, space=start.space, plugins=start.plugins
     )
 
 

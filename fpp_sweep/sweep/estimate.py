@@ -12,7 +12,7 @@ import tempfile
 import textwrap
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -29,9 +29,9 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.messages import plural, stage
 from fpp_sweep.spec.process import cores, terminable
-from fpp_sweep.spec.specs import DatasetInfo, ModelInfo
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation
 from fpp_sweep.spec.tasks import BATCH, EvalTask, PretrainTask, Task, effort, views_for
-from fpp_sweep.sweep.plan import CheckedPlan, check_plan
+from fpp_sweep.sweep.plan import check_plan
 from fpp_sweep.sweep.worker_pool import worker_spec
 from fpp_sweep.trial.trial import Plan, flatten, with_pretrainings
 from fpp_sweep.trial.worker import Worker
@@ -49,7 +49,6 @@ class ExpectedSweep:
     space: Space
     plan: Plan
     configs: Mapping[str, TrialConfig]
-    later_plans: Mapping[str, Plan] = field(default_factory=dict)  # plans of the final stage and the test split
 
     def tasks(self) -> dict[str, list[Task]]:
         """Return the tasks of the search, of the final stage, and of the test split if the search is on another one.
@@ -59,14 +58,14 @@ class ExpectedSweep:
         search = self.space.search
         baselines = self.space.baselines()
         tasks: dict[str, list[Task]] = {search.split: self._tasks(self.configs.values(), search.split)}
-        if self.later_plans:
+        if self.plan.later:
             references = list(baselines.values())
             if search.split != "test":  # there the finalists are measured against all baselines
                 references = references[:REFERENCES]
             tasks[FINAL] = self._tasks([*references, *self.finalists()], FINAL)
         if search.split != "test" and not search.evaluate_only:
             on_test = self.finalists()
-            if self.later_plans:
+            if self.plan.later:
                 on_test = on_test[:1]
             tasks["test"] = self._tasks([*baselines.values(), *on_test], "test")
         return tasks
@@ -74,7 +73,7 @@ class ExpectedSweep:
     def finalists(self) -> list[TrialConfig]:
         """Return the configs of as many trials as will run again; the first trials stand for the best ones."""
         count = FRONT_SIZE
-        if self.later_plans:
+        if self.plan.later:
             count = self.space.search.finalists.count
         trials = [config for name, config in self.configs.items() if name.startswith("trial")]
         return trials[:count]
@@ -82,9 +81,7 @@ class ExpectedSweep:
     def _tasks(self, configs: Iterable[TrialConfig], split: str) -> list[Task]:
         tasks: list[Task] = []
         for config in configs:
-            plan = self.plan
-            if split in self.later_plans:
-                plan = self.later_plans[split].for_config(config, self.plan.seeds)
+            plan = self.plan.on(split, config)
             evaluations = flatten([*plan.tasks(config, split).values()])
             tasks += with_pretrainings([*evaluations, *flatten(plan.posthoc_tasks(config, split).values())])
         return tasks
@@ -194,22 +191,21 @@ def dry_run(spaces: Sequence[Space], records: Sequence[TrialRecord] = (), done: 
     sweeps = []
     lines: list[str] = []
     notes: dict[str, None] = {}
-    for space, plans in zip(spaces, checked, strict=True):
+    for space, (plan, validation) in zip(spaces, checked, strict=True):
         configs = expected_configs(space, records)
-        sweeps.append(ExpectedSweep(space, plans.plan, configs, plans.later_plans))
+        sweeps.append(ExpectedSweep(space, plan, configs))
         lines += config_lines(space, configs)
-        notes.update(dict.fromkeys([*plans.validation.notes, *space.notes()]))
+        notes.update(dict.fromkeys([*validation.notes, *space.notes()]))
     lines += [f"note: {note}" for note in notes]
     return "\n".join([*lines, "", *cost_lines(sweeps, speeds, keys, workers, done)])
 
 
-def _keys(model: ModelInfo, checked: Iterable[CheckedPlan]) -> TaskKeys:
+def _keys(model: ModelInfo, checked: Iterable[tuple[Plan, Validation]]) -> TaskKeys:
     datasets: dict[tuple[str, str], DatasetInfo] = {}
     prompts: dict[str, str] = {}
-    for plans in checked:
-        for plan in (plans.plan, *plans.later_plans.values()):
-            datasets.update(plan.datasets_by_key())
-        prompts.update(plans.validation.prompts)
+    for plan, validation in checked:
+        datasets |= plan.datasets_by_key()
+        prompts |= validation.prompts
     return TaskKeys(model, datasets, prompts)
 
 

@@ -23,7 +23,7 @@ from fpp_sweep.spec.process import cores, readers, set_thread_defaults, terminab
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import ModelInfo, PluginFile, WorkerSpec
 from fpp_sweep.sweep.api import Options, Sweep, sweep_folder
-from fpp_sweep.sweep.plan import CheckedPlan, check_before_local_start, make_plan, validate
+from fpp_sweep.sweep.plan import check_before_local_start, make_plan, validate
 from fpp_sweep.sweep.sweep_record import (
     Start,
     SweepRecorder,
@@ -124,7 +124,7 @@ def open_locally(start: Start) -> TrialContext:
     worker = Worker(local_worker_spec(space, plugins), Bar)
     plan = make_plan(space, worker)
     model = worker.model_info()
-    keys = start.accept(model, CheckedPlan(plan, {}, validate(space, worker, plan)))
+    keys = start.accept(model, plan, validate(space, worker, plan))
     executor = LocalExecutor(worker, keys, TaskStore(folder.tasks, _shared_folder(space, plugins, model)))
     return TrialContext(folder=folder, executor=executor, plan=plan, space=space, plugins=plugins)
 

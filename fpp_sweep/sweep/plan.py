@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from fpp_sweep.core.datasets import custom_datasets, list_split, require_known, require_possible_split, resolve
 from fpp_sweep.core.models.names import require_model
@@ -39,14 +39,6 @@ class Inspector(Protocol):
     def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo]: ...
 
     def check(self, prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]) -> Validation: ...
-
-
-class CheckedPlan(NamedTuple):
-    """The plans of a sweep, checked against model and data."""
-
-    plan: Plan
-    later_plans: Mapping[str, Plan]  # plans of the final stage and the test split; empty: there is no final stage
-    validation: Validation
 
 
 def make_plan(space: Space, inspector: Inspector) -> Plan:
@@ -107,10 +99,11 @@ def require_measured(space: Space, datasets: Sequence[str]) -> None:
             raise unknown(f"dataset in metric {metric}:", dataset, datasets)
 
 
-def check_plan(space: Space, inspector: Inspector) -> CheckedPlan:
-    """Return the plans of a sweep and the validation of its texts; raise InputError for all that cannot be used."""
+def check_plan(space: Space, inspector: Inspector) -> tuple[Plan, Validation]:
+    """Return the plan of all stages, and the validation of its texts; raise InputError for all that cannot be used."""
     plan = make_plan(space, inspector)
-    return CheckedPlan(plan, later_plans(plan, space, inspector.describe), validate(space, inspector, plan))
+    validation = validate(space, inspector, plan)
+    return replace(plan, later=later_plans(plan, space, inspector.describe)), validation
 
 
 def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:

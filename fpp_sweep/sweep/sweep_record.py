@@ -23,10 +23,10 @@ from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, PluginFile, Validation
 from fpp_sweep.sweep.api import InterruptedSweep, Options
 from fpp_sweep.tracking.stores import absolute, check_address, uri_of_folder, uri_of_new_sweep
+from fpp_sweep.trial.trial import Plan
 
 if TYPE_CHECKING:
     from fpp_sweep.search.searcher import TrialChange
-    from fpp_sweep.sweep.plan import CheckedPlan
     from fpp_sweep.workers.session import SchedulerStatus
 
 FIRST_RELOAD_SECONDS = 10
@@ -46,18 +46,15 @@ class Start:
     def tracking_uri(self) -> str:
         return self.record.info.tracking_uri
 
-    def accept(self, model: ModelInfo, plans: CheckedPlan) -> TaskKeys:
+    def accept(self, model: ModelInfo, plan: Plan, validation: Validation) -> TaskKeys:
         """Record the inputs that were checked, from where on the sweep answers the space; return the tasks' keys.
 
         Raise InputError if the sweep is resumed and an input has changed.
         """
-        plan, later_plans, validation = plans
         datasets = plan.datasets_by_key()
-        for later_plan in later_plans.values():
-            datasets.update(later_plan.datasets_by_key())
         recorded = self.record.info
         info = with_inputs(recorded, model, datasets.values(), validation)
-        images = {split: later_plans.get(split, plan).images(split) for split in (*plan.datasets, *later_plans)}
+        images = {split: plan.images(split) for split in (*plan.datasets, *plan.later)}
         info = replace(info, images_by_split=images)
         for line in (*validation.notes, *self.space.notes()):
             note(line)

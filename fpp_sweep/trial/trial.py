@@ -54,6 +54,7 @@ class Plan:
     view_seeds: Mapping[int, int] = field(default_factory=dict)
     posthoc: tuple[str, ...] = ()  # post-hoc maps
     gate: float | None = None  # largest drift of a pretraining; a trial with a larger one has collapsed
+    later: Mapping[str, Plan] = field(default_factory=dict)  # of the final stage and the test split, by split
 
     @property
     def conformal(self) -> list[str]:
@@ -61,11 +62,13 @@ class Plan:
         return [name for name in catalogue.CONFORMAL if name in self.columns]
 
     def datasets_by_key(self) -> dict[DatasetKey, DatasetInfo]:
-        """Return the datasets of all splits by name and split."""
+        """Return the datasets of all splits by name and split, later stages included."""
         by_key = {}
         for datasets in self.datasets.values():
             for dataset in datasets:
                 by_key[dataset.name, dataset.split] = dataset
+        for plan in self.later.values():
+            by_key |= plan.datasets_by_key()
         return by_key
 
     def range_of(self, dataset: DatasetInfo) -> range:
@@ -74,18 +77,23 @@ class Plan:
 
     def images(self, split: str) -> int:
         """Return the number of images of a trial on a split, times its seeds."""
+        if split in self.later:
+            return self.later[split].images(split)
         return len(self.seeds) * sum(len(self.range_of(dataset)) for dataset in self.datasets[split])
 
-    def for_config(self, config: TrialConfig, search_seeds: tuple[int, ...]) -> Plan:
-        """Return a later stage's plan for one trial: the seeds of the search if other seeds would change nothing.
+    def on(self, split: str, config: TrialConfig) -> Plan:
+        """Return the plan of a trial on a split: in a later stage with the same seeds if others would change nothing.
 
         The seed that draws the views draws the order of the images, too: where it does, each seed draws its own views.
         """
-        if config.draws_order:
-            return replace(self, view_seeds={})
-        if config.pretrains:
+        if split not in self.later:
             return self
-        return replace(self, seeds=search_seeds)
+        later = self.later[split]
+        if config.draws_order:
+            return replace(later, view_seeds={})
+        if config.pretrains:
+            return later
+        return replace(later, seeds=self.seeds)
 
     def concurrent_trials(self, search: Search, workers: int) -> int:
         """Return how many trials run at a time: two, so that workers are busy when one ends, or as many as they need.

@@ -84,9 +84,9 @@ def test_further_seeds_draw_the_order_of_a_stream(order, prompt, seeds):
     """One order may be a lucky one. The first of the two seeds draws the order, the second the pretraining."""
     space = parse_space(SPACE, "space.yaml")
     plan = plan_with()
-    final = later_plans(plan, space, describe_datasets_of_size(400))[FINAL]
+    whole = replace(plan, later=later_plans(plan, space, describe_datasets_of_size(400)))
     config = TrialConfig(prompt=prompt, method="tda", adapt=AdaptConfig(order=order))
-    tasks = final.for_config(config, plan.seeds).tasks(config, FINAL)
+    tasks = whole.on(FINAL, config).tasks(config, FINAL)
     assert {(task.seed, task.prompt_seed) for shards in tasks.values() for task in shards} == seeds
 
 

@@ -1,6 +1,7 @@
 """A dry run: the configs and tasks of the sweep, and about how long it takes."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -115,7 +116,7 @@ def sweep_with_final_stage(*overrides):
     space = parse_space(ONE_DATASET, "space.yaml", ["search.finalists={count: 2, seeds: 3}", *overrides])
     plan = Plan(datasets=DATASET_INFOS, seeds=(0,))
     later = later_plans(plan, space, lambda names, split: DATASET_INFOS["val"])  # no fresh images are left
-    return ExpectedSweep(space, plan, expected_configs(space), later)
+    return ExpectedSweep(space, replace(plan, later=later), expected_configs(space))
 
 
 def test_a_final_stage_runs_the_finalists_again_with_more_seeds():

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.core.prompt import open_prompt, prompt_bytes
-from fpp_sweep.records.records import FINAL
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import TextSource, Validation
@@ -154,8 +153,8 @@ def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(w
 
 def test_a_resumed_sweep_needs_the_data_of_all_splits_of_its_start(worker):
     requested = small_space("search.finalists.seeds=2")
-    plan, later_plans, validation = check_plan(requested, worker)
-    datasets = {**plan.datasets_by_key(), **later_plans[FINAL].datasets_by_key()}
+    plan, validation = check_plan(requested, worker)
+    datasets = plan.datasets_by_key()
     assert {split for _, split in datasets} == {"val", "test", "val:10"}
 
     def open_inputs(info, datasets):

@@ -174,8 +174,9 @@ def test_further_seeds_may_draw_the_pretraining_only():
     plan = replace(PLAN, seeds=(4, 7), view_seeds={7: 4})
     pretrained = [(task.seed, task.pretrain.seed) for task in shards_of(plan, CONFIGS["pretrained"])]
     assert pretrained == [(4, 4), (4, 7)]
-    assert plan.for_config(CONFIGS["pretrained"], (4,)) == plan
-    assert plan.for_config(WORDS, (4,)).seeds == (4,)
+    whole = replace(PLAN, seeds=(4,), later={"test": plan})
+    assert whole.on("test", CONFIGS["pretrained"]) == plan
+    assert whole.on("test", WORDS).seeds == (4,)
 
 
 # ------------------------------------------------------------ columns
