@@ -74,7 +74,6 @@ class SweepFolder:
         self.lock_file = self.path / "lock"
         self.tasks = self.path / "tasks"
         self.report = self.path / "report"
-        self.logs = self.path / "logs"
         self._parsed: dict[Path, tuple[object, Any]] = {}  # file -> its stamp when it was parsed, and its record
 
     def __repr__(self) -> str:

@@ -16,6 +16,7 @@ from fpp_sweep.space.work import BASELINES
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.config import draws_order
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.validation import as_list, as_mapping, require
 
 OUTSIDE = "outside the space"  # remark on a trial of an earlier question
@@ -291,6 +292,16 @@ def metric_of(result: SplitResult | None, metric: str) -> float | None:
     if parts.dataset:
         return result.datasets.get(parts.dataset, {}).get(parts.of_average)
     return result.average.get(parts.of_average)
+
+
+def measured_value(result: SplitResult, metric: str) -> float:
+    """Return a metric as `metric_of` does; raise InputError without one, FloatingPointError if it is not finite."""
+    value = metric_of(result, metric)
+    if value is None:
+        raise InputError(f"objective {metric!r}: was not measured; the result has {', '.join(result.average)}")
+    if not math.isfinite(value):
+        raise FloatingPointError(f"{metric} is {value}")
+    return value
 
 
 def values_on(record: TrialRecord, split: str, metrics: Sequence[str]) -> list[float]:

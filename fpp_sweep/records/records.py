@@ -14,7 +14,6 @@ from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.work import DEFAULT_FLOOR, Split
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig, dotted
-from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.validation import MAX_WHOLE, Number, as_list, as_mapping, known_name, value_text
 
 MAX_TIME = 253_370_764_800  # the start of the year 9999: in every time zone a date that Python can represent
@@ -100,29 +99,6 @@ class SplitResult:
         if name == "seconds":
             return self.work_seconds
         return None
-
-
-def measured_value(result: SplitResult, metric: str) -> float:
-    """Return a metric by name: an average, one dataset's value (`ece/dtd`), or a cost of the trial.
-
-    Raise InputError for a metric that was not measured, and FloatingPointError for a value that is not finite.
-    """
-    name, slash, dataset = metric.partition("/")
-    cost = result.cost(name)
-    if cost is not None:
-        return cost
-    values = result.average
-    if slash:
-        if dataset not in result.datasets:
-            available = ", ".join(result.datasets)
-            raise InputError(f"objective {metric!r}: the sweep has no dataset {dataset!r}; it has {available}")
-        values = result.datasets[dataset]
-    if name not in values:
-        raise InputError(f"objective {metric!r}: was not measured; the result has {', '.join(values)}")
-    value = values[name]
-    if not math.isfinite(value):
-        raise FloatingPointError(f"{metric} is {value}")
-    return value
 
 
 def mean_of_shared(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

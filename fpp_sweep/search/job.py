@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder, write_line
-from fpp_sweep.records.records import STOPPED_BY_STEER, SplitResult, State, TrialRecord, baseline_name
-from fpp_sweep.search.question import gate_violation, with_values
+from fpp_sweep.records.records import STOPPED_BY_STEER, State, TrialRecord, baseline_name
+from fpp_sweep.search.question import gate_violation, results_of_baselines, with_values
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
@@ -118,7 +118,7 @@ def _run(context: TrialContext, record: TrialRecord, split: str, executor: Execu
     if is_search:
         drift = max(dataset.drift for dataset in datasets)
         record = replace(record, drift=drift or None, state="complete")
-        record = with_values(record, context.space, _results_of_baselines(context))
+        record = with_values(record, context.space, results_of_baselines(_references(context), split))
     try:
         title = f"{record.name}, {split}: {record.config['method']}"
         write_artifacts(context.folder.artifacts(record.name), datasets, split, title)
@@ -142,12 +142,10 @@ def ended_early(record: TrialRecord, split: str, state: State, reason: str, deta
     return replace(record, state=state, reason=reason, details=details, reason_split=split, finished=finished)
 
 
-def _results_of_baselines(context: TrialContext) -> dict[str, SplitResult]:
-    """Return the results that constraints are relative to, by baseline, without baselines that failed."""
-    results = {}
+def _references(context: TrialContext) -> list[TrialRecord]:
+    """Return the baselines that constraints are relative to."""
+    references = []
     for constraint in context.space.constraints_and_floor():
         if constraint.baseline is not None:
-            record = context.folder.trial(baseline_name(constraint.baseline))
-            if context.space.search.split in record.results:
-                results[constraint.baseline] = record.results[context.space.search.split]
-    return results
+            references.append(context.folder.trial(baseline_name(constraint.baseline)))
+    return references

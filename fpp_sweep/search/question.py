@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import measured_value
 from fpp_sweep.records.records import (
     FINAL,
     GATE,
@@ -22,7 +23,6 @@ from fpp_sweep.records.records import (
     SplitResult,
     SweepInfo,
     TrialRecord,
-    measured_value,
     space_changes,
 )
 from fpp_sweep.space.objectives import Constraint, metrics_of
@@ -210,10 +210,7 @@ def reassess(folder: SweepFolder, space: Space, *, run_failed_again: bool = Fals
 
 def reassessed(records: Sequence[TrialRecord], space: Space, *, run_failed_again: bool = False) -> list[TrialRecord]:
     """Return records as a space has them: their values, constraints, and whether it holds them."""
-    results = {}
-    for record in records:
-        if record.kind == "baseline" and space.search.split in record.results:
-            results[record.label] = record.results[space.search.split]
+    results = results_of_baselines(records, space.search.split)
     listed = {}
     if space.search.sampler == "grid":
         for config, point in space.points_by_config().items():
@@ -257,6 +254,15 @@ def _with_answer(record: TrialRecord, space: Space, baselines: Mapping[str, Spli
         if record.is_imported:  # it has no such metric, so that tables leave it out
             return replace(record, values=None)
         return replace(record, state="failed", reason=str(error), reason_split=space.search.split)
+
+
+def results_of_baselines(records: Sequence[TrialRecord], split: str) -> dict[str, SplitResult]:
+    """Return the results on a split of the baselines among records, by label, without those that have none."""
+    results = {}
+    for record in records:
+        if record.kind == "baseline" and split in record.results:
+            results[record.label] = record.results[split]
+    return results
 
 
 def with_values(record: TrialRecord, space: Space, baselines: Mapping[str, SplitResult]) -> TrialRecord:

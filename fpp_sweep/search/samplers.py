@@ -13,7 +13,6 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from fpp_sweep.space.params import Param
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import InputError, type_and_message
@@ -148,10 +147,3 @@ def naming_plugin(name: str, key: str = "") -> Iterator[None]:
         if key:
             where = f"{where}: {key}"
         raise InputError(f"{where}: {type_and_message(error)}") from error
-
-
-def require_possible(sampler: str, param: Param, value: Any) -> None:
-    """Raise InputError if the parameter cannot take a value that a sampler has drawn."""
-    problem = param.problem(value)
-    if problem is not None:
-        raise InputError(f"sampler {sampler}: draws {param.key}: {problem}")

@@ -27,7 +27,7 @@ from optuna.study import StudyDirection
 from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_trial
 
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.search.samplers import build_sampler, naming_plugin, require_possible
+from fpp_sweep.search.samplers import build_sampler, naming_plugin
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import QueuedPoint, Space
@@ -155,7 +155,9 @@ class SweepStudy:
         self._study.sampler = build_sampler(search, f"{trial.number}/{param.key}")
         with naming_plugin(search.sampler, param.key):
             value = suggest(trial, param)
-        require_possible(search.sampler, param, value)
+        problem = param.problem(value)
+        if problem is not None:
+            raise InputError(f"sampler {search.sampler}: draws {param.key}: {problem}")
         return value
 
 

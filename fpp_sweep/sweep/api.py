@@ -133,9 +133,9 @@ class Sweep:
         Columns are name, state, marks, settings and metrics: `ece`, `ece/dtd` for one dataset, `test/ece` for another
         split. The ends of an interval are `ece low` and `ece high`.
         """
-        info, records = self.info, self.trials()
-        statistics = statistics_of(self.folder, info, records)
-        return [_row(info, record, statistics) for record in records]
+        records = self.trials()
+        statistics = statistics_of(self.folder, self.info, records)
+        return [_row(record, statistics) for record in records]
 
     def plot(self) -> dict[str, Figure]:
         """Return the figures of the sweep's page as Plotly figures, by name (`front-0`, `parallel`, ...)."""
@@ -143,7 +143,8 @@ class Sweep:
 
         from fpp_sweep.report.plots import front_plots, settings_plots  # loads Plotly and Optuna
 
-        info, statistics = self.info, self.statistics()
+        statistics = self.statistics()
+        info = statistics.front.info
         plots = front_plots(info, statistics)
         for strips in settings_plots(info, statistics.front).values():
             plots += strips
@@ -206,7 +207,7 @@ class Trial:
 COPIED = ("name", "kind", "state", "origin", "reason")  # fields of a record that a row has
 
 
-def _row(info: SweepInfo, record: TrialRecord, statistics: SweepStatistics) -> dict[str, Any]:
+def _row(record: TrialRecord, statistics: SweepStatistics) -> dict[str, Any]:
     """Return a record as a flat row."""
     row: dict[str, Any] = {name: getattr(record, name) for name in COPIED}
     row["marks"] = ", ".join(statistics.front.remarks(record))
@@ -214,13 +215,13 @@ def _row(info: SweepInfo, record: TrialRecord, statistics: SweepStatistics) -> d
     row["duration"] = record.duration
     row |= record.params
     for split in record.results:
-        prefix = "" if split == info.search_split else f"{split}/"
-        for name, value in _numbers(info, record, split, statistics).items():
+        prefix = "" if split == statistics.front.info.search_split else f"{split}/"
+        for name, value in _numbers(record, split, statistics).items():
             row[f"{prefix}{name}"] = value
     return row
 
 
-def _numbers(info: SweepInfo, record: TrialRecord, split: str, statistics: SweepStatistics) -> dict[str, float]:
+def _numbers(record: TrialRecord, split: str, statistics: SweepStatistics) -> dict[str, float]:
     """Return a record's averages and costs on a split, its numbers by dataset, and the ends of its intervals."""
     result = record.results[split]
     numbers = dict(result.average)
@@ -229,7 +230,7 @@ def _numbers(info: SweepInfo, record: TrialRecord, split: str, statistics: Sweep
     for dataset, values in result.datasets.items():
         for metric, value in values.items():
             numbers[f"{metric}/{dataset}"] = value
-    for metric in metrics_shown(info):
+    for metric in metrics_shown(statistics.front.info):
         interval = statistics.interval(record, split, metric)
         if not isinstance(interval, str):
             numbers[f"{metric} low"] = interval.low

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord, baseline_name, measured_value
+from fpp_sweep.records.front import measured_value
+from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord, baseline_name
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.space.work import baseline_names

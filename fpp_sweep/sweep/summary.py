@@ -54,7 +54,7 @@ def summary_lines(folder: SweepFolder, width: int | None = None, mlflow_links: S
         yield printable(f"steered     {command.text}: {answer or 'waits for a driver'}")
     for label, text in work_texts(info, records).items():
         yield from labelled_lines(label, printable(text), width, indent=LABEL_COLUMNS)
-    for line in next_lines(folder, info, statistics, mlflow_links):
+    for line in next_lines(folder, statistics, mlflow_links):
         yield printable(line)
 
 
@@ -190,9 +190,7 @@ def _run_again_lines(folder: SweepFolder, info: SweepInfo, failed: Sequence[Tria
 LABEL_COLUMNS = 12  # width of a line's label, such as `work`
 
 
-def next_lines(
-    folder: SweepFolder, info: SweepInfo, statistics: SweepStatistics, mlflow_links: Sequence[str] = ()
-) -> Iterator[str]:
+def next_lines(folder: SweepFolder, statistics: SweepStatistics, mlflow_links: Sequence[str] = ()) -> Iterator[str]:
     """Yield what there is to open, and the command that uses the best config.
 
     Without links to MLflow, the command that brings it up to date stands for them, since it prints them.
@@ -201,21 +199,21 @@ def next_lines(
     page = folder.report / "sweep.html"
     if page.is_file():
         yield f"page        {page.as_uri()}"
-    yield from _use_lines(folder, info, statistics)
+    yield from _use_lines(folder, statistics)
     label = "MLflow"
     for line in mlflow_links or [runnable(command_line("sync", [str(folder.path)]))]:
         yield f"{label:{LABEL_COLUMNS}}{line}"
         label = ""  # on the first line only
 
 
-def _use_lines(folder: SweepFolder, info: SweepInfo, statistics: SweepStatistics) -> Iterator[str]:
+def _use_lines(folder: SweepFolder, statistics: SweepStatistics) -> Iterator[str]:
     """Yield the command that evaluates the recommended trial on the test split, or else the best baseline or the knee.
 
     The best baseline replaces the knee only after the sweep.
     """
+    info, answer = statistics.front.info, statistics.answer
     if info.evaluate_only:
         return
-    answer = statistics.answer
     label, name = "the knee", statistics.front.trial_with("knee")
     if answer.recommended:
         label, name = "use it", answer.recommended

@@ -114,12 +114,12 @@ def desired_runs(folder: SweepFolder, statistics: SweepStatistics | None = None)
     statistics = replace(statistics, front=front_of(info, records))
     picture = folder.report / "front.png"
     description = _description(info, answer_text(info, statistics.front, statistics), has_picture=picture.is_file())
-    run = sweep_run(info, records, statistics, description)
+    run = sweep_run(records, statistics, description)
     runs = [replace(run, files={**files_below(folder.report, "report/"), **run.files})]
     for record in records:
         if record.state == "waiting" and not record.started:
             continue  # MLflow never changes the start of a run, so a run begins with its trial
-        run = trial_run(info, record, statistics)
+        run = trial_run(record, statistics)
         artifacts = files_below(folder.path / "artifacts" / record.name)
         file = folder.trial_file(record.name)
         runs.append(replace(run, files={**artifacts, file.name: file, **run.files}))
@@ -232,8 +232,9 @@ def _common_tags(info: SweepInfo, identity: str) -> dict[str, str]:
 # The run of a trial or baseline.
 
 
-def trial_run(info: SweepInfo, record: TrialRecord, statistics: SweepStatistics) -> DesiredRun:
+def trial_run(record: TrialRecord, statistics: SweepStatistics) -> DesiredRun:
     """Return the run of a trial or baseline."""
+    info = statistics.front.info
     params = {safe_name(key): param_text(value) for key, value in relevant(record.config).items()}
     return DesiredRun(
         id=trial_id(info, record),
@@ -242,13 +243,14 @@ def trial_run(info: SweepInfo, record: TrialRecord, statistics: SweepStatistics)
         started=record.started or info.created,
         finished=record.finished,
         params=params,
-        tags=_within_limits(_trial_tags(info, record, statistics)),
+        tags=_within_limits(_trial_tags(record, statistics)),
         metrics=_trial_metrics(info, record),
         files={"config.yaml": storable(config_text(record.config))},
     )
 
 
-def _trial_tags(info: SweepInfo, record: TrialRecord, statistics: SweepStatistics) -> dict[str, str]:
+def _trial_tags(record: TrialRecord, statistics: SweepStatistics) -> dict[str, str]:
+    info = statistics.front.info
     names_of_members = [member.name for member in statistics.front.members]
     recommended = statistics.answer.recommended
     tags = {
@@ -331,10 +333,9 @@ def _trial_metrics(info: SweepInfo, record: TrialRecord) -> dict[str, float]:
 # The run of the sweep.
 
 
-def sweep_run(
-    info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics, description: str
-) -> DesiredRun:
+def sweep_run(records: Sequence[TrialRecord], statistics: SweepStatistics, description: str) -> DesiredRun:
     """Return the sweep's own run, the parent of the other runs."""
+    info = statistics.front.info
     tags = {
         **info.provenance(),
         **_common_tags(info, sweep_id(info)),

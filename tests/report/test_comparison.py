@@ -14,9 +14,10 @@ from fpp_sweep import compare as command
 from fpp_sweep.cli import run
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import measured_value
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file, read_block_stats
 from fpp_sweep.records.pareto import hypervolume
-from fpp_sweep.records.records import FINAL, measured_value
+from fpp_sweep.records.records import FINAL
 from fpp_sweep.report.comparison import compare, front_hypervolumes, sweep_entries, trial_entries
 from fpp_sweep.report.comparison_view import verdict
 from fpp_sweep.report.formatting import format_interval

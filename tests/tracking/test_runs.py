@@ -48,11 +48,11 @@ def statistics_of_records(records, info=INFO, *, recommended=None, support=None)
 
 
 def run_of(record, info=INFO):
-    return trial_run(info, record, statistics_of_records([record], info))
+    return trial_run(record, statistics_of_records([record], info))
 
 
 def run_of_sweep(records, info=INFO, description=""):
-    return sweep_run(info, records, statistics_of_records(records, info), description)
+    return sweep_run(records, statistics_of_records(records, info), description)
 
 
 def description_of(folder):
@@ -201,10 +201,10 @@ def test_front_and_recommendation_are_tags():
     statistics = statistics_of_records(
         [trial(4), trial(5)], recommended="trial-0005", support={"trial-0004": "uncertain"}
     )
-    member, other = trial_run(INFO, trial(5), statistics).tags, trial_run(INFO, trial(4), statistics).tags
+    member, other = trial_run(trial(5), statistics).tags, trial_run(trial(4), statistics).tags
     assert (member["on_front"], member["recommended"]) == ("true", "true")
     assert (other["on_front"], other["recommended"], other["front_support"]) == ("false", "false", "uncertain")
-    assert sweep_run(INFO, [], statistics, "").tags["recommended"] == "trial-0005"
+    assert sweep_run([], statistics, "").tags["recommended"] == "trial-0005"
     assert "recommended" not in run_of(trial(5)).tags
 
 

@@ -5,8 +5,9 @@ import pytest
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import measured_value
 from fpp_sweep.records.measurements import measure
-from fpp_sweep.records.records import TrialRecord, measured_value
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError

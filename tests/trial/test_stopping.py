@@ -27,8 +27,7 @@ work: {datasets: [digits], baselines: []}
 
 def run_of(folder, record):
     """Return the run of a record in MLflow."""
-    info = folder.info()
-    return trial_run(info, record, statistics_of(folder, info, folder.trials()))
+    return trial_run(record, statistics_of(folder, folder.info(), folder.trials()))
 
 
 class UserStops:

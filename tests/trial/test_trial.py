@@ -11,8 +11,9 @@ import torch
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.metrics import score
 from fpp_sweep.core.prompt import from_bytes
+from fpp_sweep.records.front import measured_value
 from fpp_sweep.records.measurements import read_block_stats
-from fpp_sweep.records.records import SplitResult, measured_value
+from fpp_sweep.records.records import SplitResult
 from fpp_sweep.search.job import TrialStopped
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.config import preset
@@ -333,8 +334,8 @@ def test_an_objective_is_an_average_a_datasets_value_or_a_cost(metric, value):
     assert measured_value(MEASURED, metric) == value
 
 
-def test_an_objective_on_an_unknown_dataset_lists_the_known_ones():
-    with pytest.raises(InputError, match=r"objective 'ece/cars': the sweep has no dataset 'cars'; it has dtd, pets"):
+def test_an_objective_that_was_not_measured_lists_the_metrics_that_were():
+    with pytest.raises(InputError, match=r"objective 'ece/cars': was not measured; the result has accuracy, ece, nll"):
         measured_value(MEASURED, "ece/cars")
 
 
