@@ -244,9 +244,7 @@ def _images_to_add(info: SweepInfo, answer: Answer) -> int:
 
 
 def _resume_command(info: SweepInfo, assignments: Sequence[str] = ()) -> str:
-    words = ["--resume", info.name]
-    if info.plugin_files:
-        words += ["--plugin", *info.plugin_files.values()]
+    words = ["--resume", info.name, *info.plugin_words]
     if assignments:
         words += ["--set", *assignments]
     return f"`{command_line('tune', words)}`"

@@ -114,6 +114,38 @@ class Front:
         """Return True for a trial that is more than `search.floor` points less accurate than zero-shot."""
         return FLOOR in record.broken
 
+    def keeps_constraints(self, record: TrialRecord, split: str) -> bool:
+        """Return True unless a record's results on a split break a constraint or the floor of accuracy.
+
+        The search judges its own split when a trial ends (`TrialRecord.constraints`). A trial that keeps a constraint
+        there by luck may break it on the images of the final stage or of the test split.
+        """
+        constraints = [Constraint(**as_mapping(fields)) for fields in as_list(self.info.space.get("constraints", []))]
+        constraints.append(
+            Constraint(name=FLOOR, metric=catalogue.ACCURACY, at_least=-self.info.floor, baseline=catalogue.ZERO_SHOT)
+        )
+        return not any(self._is_broken(constraint, record, split) for constraint in constraints)
+
+    def _is_broken(self, constraint: Constraint, record: TrialRecord, split: str) -> bool:
+        """Return True if a constraint is broken. One whose numbers are missing on the split is not broken.
+
+        A cost is that of the search: later stages have other numbers of seeds and images, which change the costs.
+        """
+        searched = record.results.get(self.info.search_split)
+        if searched is not None and searched.cost(constraint.metric) is not None:
+            split = self.info.search_split
+        value = metric_of(record.results.get(split), constraint.metric)
+        if value is None:
+            return False
+        baseline_value = None
+        if constraint.baseline is not None:
+            for baseline in self.baselines:
+                if baseline.label == constraint.baseline:
+                    baseline_value = metric_of(baseline.results.get(split), constraint.metric)
+            if baseline_value is None:
+                return False
+        return constraint.violation(value, baseline_value) > 0
+
     @cached_property
     def own_baselines(self) -> list[TrialRecord]:
         """The baselines that the sweep itself ran."""
@@ -333,49 +365,3 @@ def staircase(front: Front) -> tuple[list[float], list[float]]:
         xs.append(x)
         ys.append(y)
     return xs, ys
-
-
-# ------------------------------------------------------------ constraints on the results of any split
-
-
-def keeps_constraints(info: SweepInfo, record: TrialRecord, split: str, baselines: Sequence[TrialRecord]) -> bool:
-    """Return True unless a record's results on a split break a constraint or the floor of accuracy.
-
-    The search judges its own split when a trial ends (`TrialRecord.constraints`). A trial that keeps a constraint there
-    by luck may break it on the images of the final stage or of the test split.
-    """
-    constraints = [Constraint(**as_mapping(fields)) for fields in as_list(info.space.get("constraints", []))]
-    floor = Constraint(name=FLOOR, metric=catalogue.ACCURACY, at_least=-info.floor, baseline=catalogue.ZERO_SHOT)
-    for constraint in (*constraints, floor):
-        if _is_broken(info, constraint, record, split, baselines):
-            return False
-    return True
-
-
-def _is_broken(
-    info: SweepInfo, constraint: Constraint, record: TrialRecord, split: str, baselines: Sequence[TrialRecord]
-) -> bool:
-    """Return True if a constraint is broken. A constraint whose numbers are missing on the split is not broken."""
-    measured_split = split_of_metric(info, record, constraint.metric, split)
-    value = metric_of(record.results.get(measured_split), constraint.metric)
-    if value is None:
-        return False
-    baseline_value = None
-    if constraint.baseline is not None:
-        for baseline in baselines:
-            if baseline.label == constraint.baseline:
-                baseline_value = metric_of(baseline.results.get(measured_split), constraint.metric)
-        if baseline_value is None:
-            return False
-    return constraint.violation(value, baseline_value) > 0
-
-
-def split_of_metric(info: SweepInfo, record: TrialRecord, metric: str, split: str) -> str:
-    """Return the search split for a cost, and the given split for any other metric.
-
-    Later stages have other numbers of seeds and images, which change the costs.
-    """
-    searched = record.results.get(info.search_split)
-    if searched is not None and searched.cost(metric) is not None:
-        return info.search_split
-    return split

@@ -9,10 +9,10 @@ test). Other baselines are judged by the same rule: zero-shot is the default unl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fpp_sweep.records.front import Front, keeps_constraints, usual_order
+from fpp_sweep.records.front import Front, usual_order
 from fpp_sweep.records.measurements import chosen_by
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord, label_of
 from fpp_sweep.space.objectives import Objective, metrics_of
@@ -101,24 +101,12 @@ def is_in_percent(metric: str) -> bool:
     return BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].scale != 1
 
 
-def main_reference(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the baseline that costs nothing, or stands for it: see `reference_label`."""
-    return min(baselines, key=lambda baseline: usual_order(baseline.label), default=None)
-
-
-def reference_label(labels: Iterable[str]) -> str:
-    """Return zero-shot if it is among the baselines, else TPT, else the first in the usual order; empty without any.
-
-    >>> reference_label(["ctpt", "tpt", "zero_shot"]), reference_label(["otpt", "ctpt"]), reference_label([])
-    ('zero_shot', 'ctpt', '')
-    """
-    return min(labels, key=usual_order, default="")
-
-
 def references_of(record: TrialRecord, baselines: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the baselines that a record must beat: zero-shot, and the same method from words."""
-    main = main_reference(baselines)
-    references = [] if main is None else [main]
+    """Return the baselines that a record must beat: the main reference, and the same method from words.
+
+    The main reference is the first of the baselines in their usual order: zero-shot, or what stands for it.
+    """
+    references = list(baselines[:1])
     for baseline in baselines:
         is_from_words = not baseline.has_fpp_prompt and not baseline.is_imported
         is_same_method = baseline.config.get("method") == record.config.get("method")
@@ -152,19 +140,14 @@ def words_for(baseline: str) -> str:
 # --- the champion ----------------------------------------------------------------------------------
 
 
-def chances(
-    samples: SplitSamples,
-    trials: Sequence[TrialRecord],
-    baselines: Sequence[TrialRecord],
-    metrics: Sequence[str],
-    margins: Mapping[str, float],
-) -> dict[str, tuple[float, float]]:
+def chances(front: Front, samples: SplitSamples, trials: Sequence[TrialRecord]) -> dict[str, tuple[float, float]]:
     """Return the chance of a recommendation, by trial: the smallest pair comes first.
 
     It is the largest loss to the main reference that is not ruled out, in margins beyond the first, then the smallest
     t statistic, over the references, of the clearest gain over each, negated.
     """
-    measured = [baseline for baseline in baselines if baseline.name in samples.records]
+    measured = [baseline for baseline in front.baselines if baseline.name in samples.records]
+    metrics, _ = split_by_testable(front.objectives)
     seeds = seed_variances(samples, metrics, typical=names_of(trials))
     by_name = {}
     for trial in trials:
@@ -174,7 +157,7 @@ def chances(
             tested = differences(samples, [(trial.name, reference.name)], metrics, seeds)
             clearest_gains.append(max([0.0, *(paired.clarity for paired in tested)]))
             for paired in tested if position == 0 else ():
-                margin = max(margin_of(paired.metric, margins), SMALLEST_MARGIN)
+                margin = max(margin_of(paired.metric, front.info.margins), SMALLEST_MARGIN)
                 excess_loss = max(excess_loss, -paired.gain_lower_bound / margin - 1)
         by_name[trial.name] = (excess_loss, -min(clearest_gains, default=0.0))
     return by_name
@@ -205,7 +188,7 @@ def answer_of(front: Front, splits: Mapping[str, SplitStatistics]) -> Answer:
         return Answer(reason="search.evaluate_only chooses no trial")
     info = front.info
     judges = [_Judge(front, splits, split) for split in _last_split_first(info) if split in splits]
-    default = _default_baseline(judges, main_reference(front.baselines))
+    default = _default_baseline(judges, next(iter(front.baselines), None))
     for judge in judges:
         finalists = judge.finalists()
         is_too_early = judge.split == info.search_split and info.state != "finished"  # later splits may follow
@@ -275,7 +258,7 @@ class _Judge:
         if self.chosen_on in self.splits:
             samples = self.splits[self.chosen_on].samples
             measured = [trial for trial in in_order if trial.name in samples.records]
-            by_name = chances(samples, measured, self.front.baselines, self.metrics, self.info.margins)
+            by_name = chances(self.front, samples, measured)
         return sorted(in_order, key=lambda trial: by_name.get(trial.name, (math.inf, 0.0)))
 
     def measured(self, records: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -343,7 +326,7 @@ class _Judge:
                 yield f"no difference in {metric} can be tested ({problem})"
         if not self.statistics.has_known_seed_variance(name, self.metrics):
             yield f"{name} ran with too few seeds: one may be a lucky one"
-        if not keeps_constraints(self.info, trial, self.split, self.front.baselines):
+        if not self.front.keeps_constraints(trial, self.split):
             yield f"{name} breaks a constraint on the {self.split} images"
         where = "in the final stage" if self.chosen_on == FINAL else f"on the {self.chosen_on} images"
         for shortcoming in self.shortcomings(name, references, table):
@@ -374,7 +357,8 @@ class _Judge:
 
         The main reference counts even if it failed, others only if they have results of the search.
         """
-        main = reference_label([*self.info.requested_baselines, *labels_of(self.front.baselines)])
+        labels = [*self.info.requested_baselines, *labels_of(self.front.baselines)]
+        main = min(labels, key=usual_order, default="")
         measured = labels_of(self.measured(self.front.baselines))
         wanted = dict.fromkeys([main, *labels_of(self.front.own_baselines)])
         return [label for label in wanted if label and label not in measured]
@@ -399,7 +383,7 @@ class _Judge:
             if is_known and of_baseline and not next(self.shortcomings(baseline.name, of_baseline, table), ""):
                 passing.append(baseline)
         in_order = [*passing, main, *baselines]
-        return [record for record in in_order if keeps_constraints(self.info, record, self.split, baselines)]
+        return [record for record in in_order if self.front.keeps_constraints(record, self.split)]
 
 
 def labels_of(records: Sequence[TrialRecord]) -> list[str]:

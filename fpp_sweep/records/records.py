@@ -364,6 +364,13 @@ class SweepInfo:
         """The names of the baselines that the space lists, plugins' methods included."""
         return as_list(self.work_settings.get("baselines", []))
 
+    @property
+    def plugin_words(self) -> list[str]:
+        """The words of a command that name the plugins, since no folder may load them by itself."""
+        if not self.plugin_files:
+            return []
+        return ["--plugin", *self.plugin_files.values()]
+
     def provenance(self) -> dict[str, str]:
         """Return the origin of the sweep's numbers and its course, as text by name: for tables and MLflow's tags."""
         provenance = dict(self.versions)

@@ -97,8 +97,5 @@ def use_command(folder: SweepFolder, info: SweepInfo, name: str) -> str:
 
 
 def _words(folder: SweepFolder, info: SweepInfo, name: str) -> list[str]:
-    """Return the flags that name a trial and the plugins of its sweep, which no folder may load by itself."""
-    words = ["--trial", str(folder.path / name)]
-    if info.plugin_files:
-        words += ["--plugin", *info.plugin_files.values()]
-    return words
+    """Return the flags that name a trial and the plugins of its sweep."""
+    return ["--trial", str(folder.path / name), *info.plugin_words]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from fpp_sweep.records.answer import MAX_COMPARED
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, front_of, keeps_constraints
+from fpp_sweep.records.front import Front, front_of
 from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.recommendation import chances, references_of, split_by_testable
 from fpp_sweep.records.records import FINAL, TrialRecord, baseline_name
@@ -165,7 +165,7 @@ def choose_champion(folder: SweepFolder, front: Front, finalists: Sequence[Trial
     Finalists that break a constraint with fresh seeds and images are left out if others keep all. A finalist whose
     seeds disagree comes late, even if its mean is the best: its standard error is large.
     """
-    feasible = [record for record in finalists if keeps_constraints(front.info, record, FINAL, front.baselines)]
+    feasible = [record for record in finalists if front.keeps_constraints(record, FINAL)]
     candidates = feasible or finalists
     by_name = chances_on(folder, front, candidates, FINAL)
     return sorted(candidates, key=lambda record: by_name[record.name])[:1]
@@ -177,7 +177,7 @@ def chances_on(
     """Return the chance of a recommendation by trial, from their results on a split: see `chances`."""
     metrics, _ = split_by_testable(front.objectives)
     samples = measure(folder, [*front.baselines, *trials], split, metrics)
-    return chances(samples, trials, front.baselines, metrics, front.info.margins)
+    return chances(front, samples, trials)
 
 
 # --- the jobs ---------------------------------------------------------------------------------------

@@ -66,8 +66,8 @@ class Reporter:
         """Write everything by `show NAME --page`: the libraries that draw take 60 MB and Python's lock for seconds."""
         began = time.monotonic()
         words = [sys.executable, "-m", "fpp_sweep.show", str(self._folder.path), "--page"]
-        if plugins.loaded():  # those of the sweep
-            words += ["--plugin", *self._folder.info().plugin_files.values()]
+        if plugins.loaded():  # by this process: a folder from elsewhere may name other files
+            words += ["--plugin", *(file.path for file in plugins.loaded())]
         # without the current folder, which may be from another person
         folders = os.pathsep.join(path for path in sys.path if os.path.isabs(path))
         # in another process group, so that Ctrl-C reaches the driver only, which stops this process

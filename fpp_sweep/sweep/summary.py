@@ -240,9 +240,7 @@ def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
     name = str(folder.path)
     if folder.path.parent == SWEEPS.absolute():
         name = folder.path.name
-    words = ["--resume", name]
-    if info.plugin_files:
-        words += ["--plugin", *info.plugin_files.values()]
+    words = ["--resume", name, *info.plugin_words]
     if info.address:
         words += ["--address", info.address]
     if info.tracking_uri and info.tracking_uri != absolute(DEFAULT_URI):
