@@ -291,18 +291,18 @@ class Pool:
     shared_folder: Path | None = None  # folder of results that all sweeps of this machine share
 
     def open(self) -> ModelInfo:
-        return self._ask(self.scheduler.open.remote())  # type: ignore[no-any-return]
+        return self._ask("open")  # type: ignore[no-any-return]
 
     def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo]:
-        return self._ask(self.scheduler.describe.remote(list(names), split))  # type: ignore[no-any-return]
+        return self._ask("describe", list(names), split)  # type: ignore[no-any-return]
 
     def check(self, prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]) -> Validation:
         """See Worker.check."""
-        return self._ask(self.scheduler.check.remote(list(prompts), list(datasets)))  # type: ignore[no-any-return]
+        return self._ask("check", list(prompts), list(datasets))  # type: ignore[no-any-return]
 
     def begin(self, keys: TaskKeys) -> None:
         """Begin a run; see TaskScheduler.begin."""
-        self._ask(self.scheduler.begin.remote(keys, self.shared_folder))
+        self._ask("begin", keys, self.shared_folder)
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """See trial.Executor."""
@@ -319,11 +319,11 @@ class Pool:
     def status(self) -> SchedulerStatus:
         """Return the status; raise LostSession if the scheduler or Ray's own session is gone."""
         _require_session()
-        return self._ask(self.scheduler.status.remote())  # type: ignore[no-any-return]
+        return self._ask("status")  # type: ignore[no-any-return]
 
-    @staticmethod
-    def _ask(call: Any) -> Any:
+    def _ask(self, method: str, *arguments: Any) -> Any:
         """Return the scheduler's answer, or raise the failure that it returned."""
+        call = getattr(self.scheduler, method).remote(*arguments)
         while True:
             try:
                 return _value_or_raise(ray.get(call, timeout=LIVENESS_INTERVAL))
