@@ -18,7 +18,6 @@ import yaml
 
 from fpp_sweep.spec.errors import InputError, similar_names
 from fpp_sweep.spec.files import read_at_most
-from fpp_sweep.spec.validation import MAX_DEPTH
 
 MAX_DIGITS = 4_000  # Python converts few more; a longer number is infinite
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -129,7 +128,7 @@ def parse(text: str, file: str, verbatim: str = "") -> Document:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         raise InputError(f"{file}:{line}: not valid YAML: {problem}") from None
     except RecursionError:
-        raise InputError(f"{file}: not valid YAML: nested too deeply, beyond {MAX_DEPTH} levels") from None
+        raise InputError(f"{file}: not valid YAML: nested too deeply") from None
 
 
 def of_plain(value: Any, where: str) -> Document:
@@ -163,7 +162,6 @@ class _Loader(yaml.SafeLoader):
     """The composer of a document's tree; `_scalar` makes the values."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own name and type
-    depth = 0  # levels around the node that is composed
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -175,12 +173,7 @@ class _Loader(yaml.SafeLoader):
             problem = f"alias *{event.anchor} is not allowed here; write the value out"
         if problem is not None:
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        if self.depth > MAX_DEPTH:
-            raise RecursionError  # before Python raises it, here or in a reader of the values
-        self.depth += 1
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
+        return super().compose_node(parent, index)
 
 
 # libyaml's dumper where PyYAML has it: a page has the settings of every trial, and the other dumper is slow

@@ -27,7 +27,6 @@ Part = TypeVar("Part")
 Items = TypeVar("Items", bound=Sequence[Any])
 
 MAX_SHOWN = 80  # characters of a value in a message
-MAX_DEPTH = 100  # levels of mappings and lists in a document that is read
 MAX_NUMBER = 1e100  # largest magnitude of a number in a record; sums and products of a few such numbers are finite
 MAX_WHOLE = 2**63 - 1  # largest magnitude of a whole number in a record; NumPy and SQLite hold no larger one
 LARGEST = f"a number must not be beyond {MAX_NUMBER:g}, a whole one not beyond 2^63"

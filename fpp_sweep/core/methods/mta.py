@@ -7,6 +7,7 @@ Shapes: B samples, V views, K classes, D feature dimension.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,26 +52,32 @@ class MeanShift:
 
     def _update_weights(self, weights: Tensor, density: Tensor, affinities: Tensor) -> Tensor:
         """Return the weights (B, V) after some fixed-point steps at a fixed mode."""
-        moving = torch.ones(len(weights), 1, dtype=torch.bool, device=weights.device)
-        for _ in range(INNER_STEPS):
+
+        def update(weights: Tensor) -> Tensor:
             agreement = (affinities @ weights[..., None])[..., 0]
-            updated = ((density + self.affinity_weight * agreement) / self.temperature).softmax(-1)
-            updated = torch.where(moving, updated, weights)
-            moving = moving & ((updated - weights).norm(dim=-1, keepdim=True) >= TOLERANCE)
-            weights = updated
-        return weights
+            return ((density + self.affinity_weight * agreement) / self.temperature).softmax(-1)
+
+        return _fixed_point(weights, update)
 
 
 def _update_mode(mode: Tensor, weights: Tensor, views: Tensor, squared_bandwidth: Tensor) -> Tensor:
     """Return the mode (B, D) after some mean-shift steps with fixed weights; the kernel moves with the mode."""
-    moving = torch.ones(len(mode), 1, dtype=torch.bool, device=mode.device)
-    for _ in range(INNER_STEPS):
+
+    def update(mode: Tensor) -> Tensor:
         density = kernel(views, mode, squared_bandwidth)
-        updated = F.normalize(((weights * density)[:, None] @ views)[:, 0], dim=-1)
-        updated = torch.where(moving, updated, mode)
-        moving = moving & ((updated - mode).norm(dim=-1, keepdim=True) >= TOLERANCE)
-        mode = updated
-    return mode
+        return F.normalize(((weights * density)[:, None] @ views)[:, 0], dim=-1)
+
+    return _fixed_point(mode, update)
+
+
+def _fixed_point(values: Tensor, update: Callable[[Tensor], Tensor]) -> Tensor:
+    """Update the rows of values (B, N) until a step is short; a row that has stopped stays."""
+    moving = torch.ones(len(values), 1, dtype=torch.bool, device=values.device)
+    for _ in range(INNER_STEPS):
+        updated = torch.where(moving, update(values), values)
+        moving = moving & ((updated - values).norm(dim=-1, keepdim=True) >= TOLERANCE)
+        values = updated
+    return values
 
 
 def kernel(views: Tensor, mode: Tensor, squared_bandwidth: Tensor) -> Tensor:

@@ -114,29 +114,26 @@ class Tpt:
         with without_autocast(features):
             return self.weight * self.penalty(features)
 
-    def loss(self, model: TextModel, confident: Tensor) -> Loss:
-        """Return the loss with views (B, S, D) that were selected before."""
+    def loss(self, model: TextModel, confident: Tensor, views: Tensor | None = None) -> Loss:
+        """Return the loss with confident views (B, S, D) that were selected before.
+
+        With all views (B, V, D), those that are confident where the loss is evaluated are selected instead.
+        """
 
         def loss(features: Tensor, rows: Tensor) -> Tensor:
-            entropy = self.entropy(model.logits(confident[rows], features))
-            return entropy + self.weighted_penalty(features)
+            if views is None:
+                selected = confident[rows]
+            else:
+                selected = self.select_views(model, features, views[rows])
+            return self.entropy(model.logits(selected, features)) + self.weighted_penalty(features)
 
         return loss
 
     def later_loss(self, model: TextModel, confident: Tensor, views: Tensor) -> Loss:
         """Return the loss away from the initial prompt: `adapt.reselect` says whether views are selected again."""
         if self.adapt.reselect == "on":
-            return self.reselecting_loss(model, views)
+            return self.loss(model, confident, views)
         return self.loss(model, confident)
-
-    def reselecting_loss(self, model: TextModel, views: Tensor) -> Loss:
-        """Return the loss with the views that are confident where the loss is evaluated."""
-
-        def loss(features: Tensor, rows: Tensor) -> Tensor:
-            confident = self.select_views(model, features, views[rows])
-            return self.entropy(model.logits(confident, features)) + self.weighted_penalty(features)
-
-        return loss
 
     # gradients
 
