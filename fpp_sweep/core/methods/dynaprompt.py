@@ -167,8 +167,8 @@ class DynaPrompt:
         """
         if self.adapt.slot_rule == "described":
             probabilities = logits.softmax(-1)
-            predicted = probabilities[:, :1].argmax(-1, keepdim=True).expand(-1, logits.shape[1], 1)
-            certainty = probabilities.gather(-1, predicted)[..., 0]  # (B, V)
+            predicted = probabilities[:, :1].argmax(-1, keepdim=True)
+            certainty = probabilities.take_along_dim(predicted, dim=-1)[..., 0]  # (B, V)
         else:
             certainty = logits.amax(-1)
         return (certainty[:, :1] - certainty[:, 1:]).sum(1) / max(1, logits.shape[1] - 1)

@@ -185,8 +185,7 @@ def confident_views(views: Tensor, logits: Tensor, fraction: float) -> Tensor:
 
     `views` (B, V, D) have logits (B, V, K), and S is `fraction` of V, rounded down.
     """
-    chosen = confident_indices(logits, fraction)
-    return views.gather(1, chosen[..., None].expand(-1, -1, views.shape[-1]))
+    return views.take_along_dim(confident_indices(logits, fraction)[..., None], dim=1)
 
 
 def confident_indices(logits: Tensor, fraction: float) -> Tensor:

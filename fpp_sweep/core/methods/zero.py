@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.core.methods.base import Classifier, FrozenPrompt, TextModel, cosine_logits
-from fpp_sweep.core.methods.tpt import confident_indices, number_selected, view_entropies
+from fpp_sweep.core.methods.tpt import confident_views, number_selected, view_entropies
 
 VOTE_FLOOR = 1e-6  # votes that every class gets, because votes contain zeros and logits must be finite; our choice
 RELEASED_SCALE = 1024.0  # one over the machine epsilon of half precision, in which the released program runs
@@ -35,9 +35,7 @@ class ZeroMean(FrozenPrompt):
     @torch.no_grad()
     def predict(self, model: TextModel, state: Classifier, views: Tensor) -> tuple[Tensor, Classifier]:
         logits = state.logits(views)
-        chosen = confident_indices(logits, self.adapt.vote_fraction)  # (B, Q)
-        predictions = logits.log_softmax(-1)
-        confident = predictions.gather(1, chosen[..., None].expand(-1, -1, predictions.shape[-1]))  # (B, Q, K)
+        confident = confident_views(logits.log_softmax(-1), logits, self.adapt.vote_fraction)  # (B, Q, K)
         return confident.logsumexp(1).log_softmax(-1), state
 
 
@@ -53,7 +51,7 @@ def count_votes(cosines: Tensor, order: Tensor, voting: int, *, released: bool) 
     `cosines` (B, V, K), `order` (B, V). As described, a view votes for one class. As released, it shares its vote by
     a softmax of its cosines at scale 1024, which is nearly hard.
     """
-    ranked = cosines.gather(1, order[..., None].expand_as(cosines))  # (B, V, K), the most confident view first
+    ranked = cosines.take_along_dim(order[..., None], dim=1)  # (B, V, K), the most confident view first
     classes = ranked.argmax(-1)  # (B, V)
     if released:
         ballots = (RELEASED_SCALE * ranked[:, :voting]).softmax(-1)
