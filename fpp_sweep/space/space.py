@@ -188,14 +188,10 @@ class Space:
 
     def _add_posthoc_maps(self) -> None:
         """Add the post-hoc maps that objectives and constraints are measured after to those that are computed."""
-        maps = list(self.work.posthoc)
-        metrics = metrics_of(self.objectives)
-        metrics += [constraint.metric for constraint in self.constraints]
-        for metric in metrics:
-            posthoc = catalogue.parts_of(metric).posthoc
-            if posthoc and posthoc not in maps:
-                maps.append(posthoc)
-        set_field(self, "work", replace(self.work, posthoc=tuple(maps)))
+        metrics = [*metrics_of(self.objectives), *[constraint.metric for constraint in self.constraints]]
+        maps = [*self.work.posthoc, *[catalogue.parts_of(metric).posthoc for metric in metrics]]
+        posthoc = tuple([name for name in dict.fromkeys(maps) if name])
+        set_field(self, "work", replace(self.work, posthoc=posthoc))
 
     def _check_images_of_fits(self) -> None:
         """Raise InputError if the final stage has too few images for the fit of post-hoc maps or of conformal sets."""
