@@ -33,7 +33,7 @@ from fpp_sweep.space.objectives import FLOOR, Objective
 from fpp_sweep.space.work import DEFAULT_FLOOR
 from fpp_sweep.statistics.block_stats import BlockStats, StatsBySeed, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import NO_MAP, SplitSamples, sample_record
-from fpp_sweep.statistics.paired import Difference, corrected_differences
+from fpp_sweep.statistics.paired import Difference, SplitStatistics, adjust_p_values
 
 METRICS = ("accuracy", "ece")
 OBJECTIVES = ("accuracy", "smooth_ece")  # of a simulated sweep
@@ -334,7 +334,7 @@ def run_null(seeds: range, images: int) -> None:
             for number in range(16):
                 truths[f"trial-{number:04d}"] = Truth(accuracy_spread=spread, gap_spread=spread)
             answer = simulated_answer(truths, images, seed)[1]
-            shown = {second for (_, second, _), paired in answer.differences.items() if paired.mark}
+            shown = {baseline for (baseline, _), paired in answer.differences.items() if paired.mark}
             false["zero_shot"].add("baseline-zero_shot" in shown)
             false["tpt"].add("baseline-tpt" in shown)
             false["others"].add(bool(shown - {"baseline-zero_shot", "baseline-tpt"}))
@@ -453,8 +453,8 @@ def resampled(
 
 def tested_difference(samples: SplitSamples, first: str, second: str, metric: str) -> Difference | None:
     """Return the difference of two records as a family of its own; None if they are too near to calibration."""
-    differences = corrected_differences(samples, [(first, second)], [metric])
-    return differences[0] if differences else None
+    paired = SplitStatistics(samples).difference(first, second, metric)
+    return None if paired is None else adjust_p_values([paired])[0]
 
 
 def run_coverage(seeds: range, images: int) -> None:
@@ -470,7 +470,7 @@ def run_coverage(seeds: range, images: int) -> None:
                 truths[f"trial-{number}"] = Truth(gain, gap, spread, spread)
             samples = sampled(truths, images, seed)
             pairs = [(f"trial-{number}", "zero_shot") for number in range(4)]
-            for difference in corrected_differences(samples, pairs, METRICS):
+            for difference in adjust_p_values(SplitStatistics(samples).differences(pairs, METRICS)):
                 true = TRUE.of(truths[difference.first])[difference.metric] - TRUE.of(Truth())[difference.metric]
                 covered[difference.metric].add(difference.low <= true <= difference.high)
                 widths[difference.metric].append(difference.high - difference.low)

@@ -40,17 +40,6 @@ class CacheEntry:
     def holds_tasks(self) -> bool:
         return self.folder.parent.name == TASKS
 
-    def unused_part(self, age: float, now: float) -> CacheEntry | None:
-        """Return what was not used for `age` seconds: single files of finished tasks, else the whole entry or None."""
-        if not self.holds_tasks:
-            if now - self.last_used > age:
-                return self
-            return None
-        old_files = tuple(file for file in self.files if now - modified_time(file) > age)
-        if not old_files:
-            return None
-        return replace(self, files=old_files, size=total_size(old_files))
-
     def cells(self, now: float) -> list[str]:
         """Return the entry's row below `HEADINGS`."""
         use = [readable_size(self.size), age_text(now - self.last_used)]
@@ -132,13 +121,15 @@ def entry_table(root: Path, entries: Sequence[CacheEntry]) -> str:
 
 
 def unused_parts(entries: Iterable[CacheEntry], age: float) -> list[CacheEntry]:
-    """Return the entries, or their parts, that were not used for `age` seconds."""
+    """Return what was not used for `age` seconds: single files of finished tasks, else whole entries."""
     now = time.time()
     parts = []
     for entry in entries:
-        part = entry.unused_part(age, now)
-        if part is not None:
-            parts.append(part)
+        if not entry.holds_tasks and now - entry.last_used > age:
+            parts.append(entry)
+        old_files = tuple(file for file in entry.files if now - modified_time(file) > age)
+        if entry.holds_tasks and old_files:
+            parts.append(replace(entry, files=old_files, size=total_size(old_files)))
     return parts
 
 

@@ -97,9 +97,10 @@ class DatasetSurvey:
             if empty:
                 yield f"{split}: {len(empty)} of {len(listing.classes)} classes without images, such as {empty[0]}"
         if self.spec.group == "custom" and self.splits:
-            names = repeated_names(next(iter(self.splits.values())).classes)  # the classes of all splits are equal
-            if names:
-                yield f"several classes are called {names[0]}; give each class its own name"
+            classes = next(iter(self.splits.values())).classes  # those of all splits are equal
+            ((name, count),) = Counter(name.lower() for name in classes).most_common(1)  # CLIP reads lower case
+            if count > 1:
+                yield f"several classes are called {name}; give each class its own name"
 
     def _shared_images(self) -> list[str]:
         """Return a text for each two splits of a user's own dataset that have images in common."""
@@ -111,12 +112,6 @@ class DatasetSurvey:
             if shared:
                 texts.append(f"{first} and {second} share {plural(len(shared), 'image')}, such as {shared[0]}")
         return texts
-
-
-def repeated_names(classes: Sequence[str]) -> list[str]:
-    """Return the names that several classes have; CLIP reads them in lower case."""
-    counts = Counter(name.lower() for name in classes)
-    return [name for name, count in counts.items() if count > 1]
 
 
 def survey_datasets(names: Sequence[str], data_root: str | None, dataset_file: str | None) -> list[DatasetSurvey]:

@@ -19,9 +19,8 @@ from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.messages import command_line, plural
 from fpp_sweep.spec.validation import as_mapping
-from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import Region, front_region, front_support, support_word
-from fpp_sweep.statistics.paired import POWER, Difference, Interval, SplitStatistics, detectable, seed_variances
+from fpp_sweep.statistics.paired import POWER, Difference, Interval, SplitStatistics, detectable
 
 MORE_IMAGES = 4  # times the images that the next step adds to: they halve the uncertainty over images
 MAX_COMPARED = 200  # trials nearest to the front that get intervals and support: takes seconds and some 30 MB
@@ -38,11 +37,9 @@ class SweepStatistics:
     next_step: str = ""  # in words, with the command
     notes: Sequence[str] = ()  # images that were left out and files that were ignored, and why
 
-    def interval(self, record: TrialRecord, split: str, metric: str) -> Interval | str:
-        """Return a record's interval on a split, or the reason for which it has none."""
-        if split not in self.splits:
-            return "no interval: no block statistics of these images"
-        return self.splits[split].interval(record.name, metric)
+    def interval(self, record: TrialRecord, split: str, metric: str) -> Interval | None:
+        """Return a record's interval on a split; None if it has none."""
+        return self.splits[split].interval(record.name, metric) if split in self.splits else None
 
 
 def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> SweepStatistics:
@@ -57,19 +54,12 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
         if split == info.search_split:  # all trials have results; support needs those behind the front, too
             compared = [*front.compared, *behind]
         samples[split] = measure(folder, compared, split, metrics)
-    return statistics_of_samples(front, samples)
-
-
-def statistics_of_samples(front: Front, samples: Mapping[str, SplitSamples]) -> SweepStatistics:
-    """Compute the statistics of a front from its records' samples by split, such as samples on shared images only."""
-    metrics = resampled_metrics(metrics_shown(front.info))
     finalists = [trial.name for trial in front.trials if FINAL in trial.results]
     splits = {}
     for split, of_split in samples.items():
         if of_split.records:
             others = [other for other in samples.values() if other is not of_split]
-            shown = _with_datasets(metrics, list(of_split.images))
-            splits[split] = SplitStatistics(of_split, seed_variances(of_split, shown, others, finalists))
+            splits[split] = SplitStatistics(of_split, others, finalists)
     answer = answer_of(front, splits)
     return SweepStatistics(
         front=front,
@@ -79,15 +69,6 @@ def statistics_of_samples(front: Front, samples: Mapping[str, SplitSamples]) -> 
         next_step=next_step(front, answer),
         notes=[note for of_split in samples.values() for note in of_split.notes],
     )
-
-
-def _with_datasets(metrics: Sequence[str], datasets: Sequence[str]) -> list[str]:
-    """Return metrics as averages and by dataset: `ece`, `ece/dtd`."""
-    names = []
-    for metric in metrics:
-        names.append(metric)
-        names.extend(f"{metric}/{dataset}" for dataset in datasets)
-    return names
 
 
 # --- support ----------------------------------------------------------------------------------------
@@ -103,7 +84,7 @@ def _support(front: Front, splits: Mapping[str, SplitStatistics]) -> dict[str, s
     for split in (front.info.search_split, FINAL):
         if split in splits:
             values = {trial.name: values_on(trial, split, metrics) for trial in front.trials}
-            for name, share in front_support(splits[split].samples, values, metrics, splits[split].seeds).items():
+            for name, share in front_support(splits[split], values, metrics).items():
                 shares[name] = min(share, shares.get(name, share))
     return {name: support_word(share) for name, share in shares.items()}
 
@@ -114,7 +95,7 @@ def region_of(statistics: SweepStatistics) -> Region | None:
     if front.info.search_split not in statistics.splits:
         return None
     searched = statistics.splits[front.info.search_split]
-    return front_region(searched.samples, names_of(front.trials), metrics_of(front.objectives), searched.seeds)
+    return front_region(searched, names_of(front.trials), metrics_of(front.objectives))
 
 
 # --- the answer in words ----------------------------------------------------------------------------
@@ -153,7 +134,7 @@ def _clause(answer: Answer, reference: str) -> str:
     """Return in words how the champion compares with a reference: shown gains first, then bounds of the rest."""
     gains, rest = [], []
     for metric in answer.metrics:
-        paired = answer.difference(answer.finalists[0], reference, metric)
+        paired = answer.differences.get((reference, metric))
         if paired is None:
             rest.append(f"no verdict in {metric}")
         elif paired.mark == "+":

@@ -19,15 +19,7 @@ from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
 from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.paired import (
-    Difference,
-    SplitStatistics,
-    adjust_p_values,
-    differences,
-    seed_variances,
-    why_never_tested,
-    why_not_paired,
-)
+from fpp_sweep.statistics.paired import Difference, SplitStatistics, adjust_p_values, why_never_tested
 
 # Largest loss to zero-shot that a recommended setting may have; `search.margin` overrides. Half a point of a
 # calibration error could not be decided: with 5 x 1,000 images and 3 seeds, a difference in ECE is known to 0.7 points
@@ -37,7 +29,7 @@ FRACTION_MARGIN = 0.01  # for a metric on the scale from 0 to 1
 NLL_MARGIN = 0.02  # nats
 SMALLEST_MARGIN = 1e-6  # losses are measured in margins, and a margin may be 0
 
-DifferenceTable = Mapping[tuple[str, str, str], Difference]  # by record, baseline and metric
+Differences = Mapping[tuple[str, str], Difference]  # of one record to the baselines, by baseline and metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,26 +38,23 @@ class Answer:
 
     metrics: tuple[str, ...] = ()  # objectives that have a valid test, in their order
     untested: tuple[str, ...] = ()  # objectives that have none
-    finalists: tuple[str, ...] = ()  # all trials with results on the split, the champion, which is judged, first
+    champion: str = ""  # the trial that is judged
     references: tuple[str, ...] = ()  # baselines that the champion must beat, zero-shot first
     baselines: tuple[str, ...] = ()
     split: str = ""
     images: Mapping[str, int] = field(default_factory=dict)  # by dataset
     seeds: int = 0  # number of the champion's seeds
-    differences: DifferenceTable = field(default_factory=dict)
+    differences: Differences = field(default_factory=dict)  # of the champion
     recommended: str | None = None  # name of a trial
     best_baseline: str | None = None  # the one to use where no trial is recommended
     reason: str = ""  # one clause: why no trial is recommended
-
-    def difference(self, finalist: str, baseline: str, metric: str) -> Difference | None:
-        return self.differences.get((finalist, baseline, metric))
 
     def decisive_difference(self) -> Difference | None:
         """Return the champion's clearest gain over the reference that it beats least; None without a test."""
         clearest = []
         for reference in self.references:
-            tested = [self.difference(self.finalists[0], reference, metric) for metric in self.metrics]
-            varied = [paired for paired in tested if paired is not None and paired.standard_error > 0]
+            tested = [paired for (baseline, _), paired in self.differences.items() if baseline == reference]
+            varied = [paired for paired in tested if paired.standard_error > 0]
             if varied:
                 clearest.append(max(varied, key=lambda paired: paired.clarity))
         return min(clearest, key=lambda paired: paired.clarity, default=None)
@@ -107,10 +96,10 @@ def references_of(record: TrialRecord, baselines: Sequence[TrialRecord]) -> list
     The main reference is the first of the baselines in their usual order: zero-shot, or what stands for it.
     """
     references = list(baselines[:1])
-    for baseline in baselines:
+    for baseline in baselines[1:]:
         is_from_words = not baseline.has_fpp_prompt and not baseline.is_imported
         is_same_method = baseline.config.get("method") == record.config.get("method")
-        if is_from_words and is_same_method and baseline.name != record.name and baseline not in references:
+        if is_from_words and is_same_method and baseline.name != record.name:
             references.append(baseline)
     return references
 
@@ -147,14 +136,14 @@ def chances(front: Front, samples: SplitSamples, trials: Sequence[TrialRecord]) 
     t statistic, over the references, of the clearest gain over each, negated.
     """
     measured = [baseline for baseline in front.baselines if baseline.name in samples.records]
-    metrics, _ = split_by_testable(front.objectives)
-    seeds = seed_variances(samples, metrics, typical=names_of(trials))
+    metrics = testable_metrics(front.objectives)
+    statistics = SplitStatistics(samples, typical=names_of(trials))
     by_name = {}
     for trial in trials:
         excess_loss = 0.0
         clearest_gains = []
         for position, reference in enumerate(references_of(trial, measured)):
-            tested = differences(samples, [(trial.name, reference.name)], metrics, seeds)
+            tested = statistics.differences([(trial.name, reference.name)], metrics)
             clearest_gains.append(max([0.0, *(paired.clarity for paired in tested)]))
             for paired in tested if position == 0 else ():
                 margin = max(margin_of(paired.metric, front.info.margins), SMALLEST_MARGIN)
@@ -163,16 +152,9 @@ def chances(front: Front, samples: SplitSamples, trials: Sequence[TrialRecord]) 
     return by_name
 
 
-def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[str]]:
-    """Return the metrics of the objectives whose differences can be tested, and of those that cannot be resampled."""
-    tested = []
-    untested = []
-    for metric in metrics_of(objectives):
-        if why_never_tested(metric):
-            untested.append(metric)
-        else:
-            tested.append(metric)
-    return tested, untested
+def testable_metrics(objectives: Sequence[Objective]) -> list[str]:
+    """Return the metrics of the objectives whose differences can be tested."""
+    return [metric for metric in metrics_of(objectives) if not why_never_tested(metric)]
 
 
 def names_of(records: Sequence[TrialRecord]) -> list[str]:
@@ -183,29 +165,30 @@ def names_of(records: Sequence[TrialRecord]) -> list[str]:
 
 
 def answer_of(front: Front, splits: Mapping[str, SplitStatistics]) -> Answer:
-    """Return what to use, with the differences of the champion and of other finalists to all baselines."""
+    """Return what to use, with the differences of the champion to all baselines."""
     if front.evaluate_only:
         return Answer(reason="search.evaluate_only chooses no trial")
     info = front.info
     judges = [_Judge(front, splits, split) for split in _last_split_first(info) if split in splits]
-    default = _default_baseline(judges, next(iter(front.baselines), None))
+    default = _default_baseline(judges, front)
     for judge in judges:
-        finalists = judge.finalists()
+        champion = judge.champion()
         is_too_early = judge.split == info.search_split and info.state != "finished"  # later splits may follow
-        if finalists and not is_too_early:
-            return judge.answer(finalists, default)
-    return Answer(best_baseline=default, reason=_why_no_finalist(front))
+        if champion is not None and not is_too_early:
+            return judge.answer(champion, default)
+    return Answer(best_baseline=default, reason=_why_no_champion(front))
 
 
-def _default_baseline(judges: Sequence[_Judge], main: TrialRecord | None) -> str | None:
+def _default_baseline(judges: Sequence[_Judge], front: Front) -> str | None:
     """Return the baseline to use without a trial, by the last split that has a usable one."""
     for judge in judges:
-        for baseline in judge.usable_baselines(main):
-            return baseline.name
-    return None if main is None else main.name
+        baseline = judge.usable_baseline()
+        if baseline is not None:
+            return baseline
+    return front.baselines[0].name if front.baselines else None
 
 
-def _why_no_finalist(front: Front) -> str:
+def _why_no_champion(front: Front) -> str:
     """Return why no trial has results that a champion is judged by, as a clause."""
     info = front.info
     later = _last_split_first(info)[:-1]
@@ -241,15 +224,23 @@ class _Judge:
 
     @property
     def metrics(self) -> list[str]:
-        return split_by_testable(self.info.objectives)[0]
+        return testable_metrics(self.info.objectives)
+
+    @property
+    def baselines(self) -> list[TrialRecord]:
+        return self.measured(self.front.baselines)
 
     @property
     def chosen_on(self) -> str:
         """The split whose images choose the champion."""
         return FINAL if self.split == "test" and FINAL in self.splits else self.info.search_split
 
-    def finalists(self) -> list[TrialRecord]:
-        """Return the trials that may be judged, the champion first: by their chance on the images before."""
+    def measured(self, records: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Return the records with statistics of the split."""
+        return [record for record in records if record.name in self.statistics.samples.records]
+
+    def champion(self) -> TrialRecord | None:
+        """Return the trial to judge, by its chance on the images before; None if no trial may be judged."""
         trials: Sequence[TrialRecord] = self.front.trials  # only finalists have results on later splits
         if self.split == self.info.search_split:
             trials = self.front.members
@@ -259,50 +250,47 @@ class _Judge:
             samples = self.splits[self.chosen_on].samples
             measured = [trial for trial in in_order if trial.name in samples.records]
             by_name = chances(self.front, samples, measured)
-        return sorted(in_order, key=lambda trial: by_name.get(trial.name, (math.inf, 0.0)))
+        return min(in_order, key=lambda trial: by_name.get(trial.name, (math.inf, 0.0)), default=None)
 
-    def measured(self, records: Sequence[TrialRecord]) -> list[TrialRecord]:
-        """Return the records with statistics of the split."""
-        return [record for record in records if record.name in self.statistics.samples.records]
-
-    def answer(self, finalists: Sequence[TrialRecord], default: str | None) -> Answer:
+    def answer(self, champion: TrialRecord, default: str | None) -> Answer:
         """Return the answer on the split; `default` is the baseline to use where no trial is recommended."""
-        champion = finalists[0]
-        baselines = self.measured(self.front.baselines)
-        references = names_of(references_of(champion, baselines))
-        table = self.compare(names_of(finalists), {champion.name: references})
-        reason = next(self.problems(champion, references, table), "")
+        references = names_of(references_of(champion, self.baselines))
+        differences = self.compare({champion.name: references})[champion.name]
+        reason = next(self.problems(champion, references, differences), "")
         return Answer(
             metrics=tuple(self.metrics),
-            untested=tuple(split_by_testable(self.info.objectives)[1]),
-            finalists=tuple(names_of(finalists)),
+            untested=tuple(metric for metric in metrics_of(self.info.objectives) if metric not in self.metrics),
+            champion=champion.name,
             references=tuple(references),
-            baselines=tuple(names_of(baselines)),
+            baselines=tuple(names_of(self.baselines)),
             split=self.split,
             images=self.statistics.samples.images,
             seeds=len(self.statistics.samples.records[champion.name].seeds),
-            differences=table,
+            differences=differences,
             recommended=None if reason else champion.name,
             best_baseline=default if reason else None,
             reason=reason,
         )
 
-    def compare(self, names: Sequence[str], references: Mapping[str, Sequence[str]]) -> DifferenceTable:
-        """Return the differences of records to all baselines, corrected by Holm.
+    def compare(self, references: Mapping[str, Sequence[str]]) -> dict[str, dict[tuple[str, str], Difference]]:
+        """Return the differences of records to all baselines, corrected by Holm; `references` has those of each record.
 
         Those to each reference of a record are a family, all others another: all references must be beaten, which
         needs no correction over them.
         """
-        baselines = self.measured(self.front.baselines)
-        pairs = [(name, baseline.name) for name in names for baseline in baselines if baseline.name != name]
+        baselines = names_of(self.baselines)
+        pairs = [(name, baseline) for name in references for baseline in baselines if baseline != name]
         families: dict[str, list[Difference]] = {}
-        for paired in differences(self.statistics.samples, pairs, self.metrics, self.statistics.seeds):
-            reference = paired.second if paired.second in references.get(paired.first, ()) else ""
-            families.setdefault(reference, []).append(paired)
-        corrected = [paired for family in families.values() for paired in adjust_p_values(family)]
-        return {(paired.first, paired.second, paired.metric): paired for paired in corrected}
+        for paired in self.statistics.differences(pairs, self.metrics):
+            family = paired.second if paired.second in references[paired.first] else ""
+            families.setdefault(family, []).append(paired)
+        corrected: dict[str, dict[tuple[str, str], Difference]] = {name: {} for name in references}
+        for members in families.values():
+            for paired in adjust_p_values(members):
+                corrected[paired.first][paired.second, paired.metric] = paired
+        return corrected
 
-    def problems(self, trial: TrialRecord, references: Sequence[str], table: DifferenceTable) -> Iterator[str]:
+    def problems(self, trial: TrialRecord, references: Sequence[str], differences: Differences) -> Iterator[str]:
         """Yield why a trial is not recommended, as clauses; who reads the first one ends the checks there."""
         name = trial.name
         if self.info.state != "finished":
@@ -321,7 +309,7 @@ class _Judge:
         if luck:
             yield f"{name} was chosen by these {luck}, so a gain may be luck with them"
         for metric in self.metrics:
-            problem = why_not_paired(self.statistics.samples, name, references[0], metric)
+            problem = self.statistics.why_no_difference(name, references[0], metric)
             if problem:
                 yield f"no difference in {metric} can be tested ({problem})"
         if not self.statistics.has_known_seed_variance(name, self.metrics):
@@ -329,25 +317,25 @@ class _Judge:
         if not self.front.keeps_constraints(trial, self.split):
             yield f"{name} breaks a constraint on the {self.split} images"
         where = "in the final stage" if self.chosen_on == FINAL else f"on the {self.chosen_on} images"
-        for shortcoming in self.shortcomings(name, references, table):
+        for shortcoming in self.shortcomings(references, differences):
             yield f"the champion {name}, chosen by its gain {where}, {shortcoming}"
 
-    def shortcomings(self, name: str, references: Sequence[str], table: DifferenceTable) -> Iterator[str]:
+    def shortcomings(self, references: Sequence[str], differences: Differences) -> Iterator[str]:
         """Yield why the differences of a record keep it from being used; the main reference is the first."""
         losses = []
         for metric in self.metrics:
             margin = margin_of(metric, self.info.margins)
-            paired = table.get((name, references[0], metric))
+            paired = differences.get((references[0], metric))
             if paired is None or not paired.excludes_loss_beyond(margin):  # without a test nothing is shown
                 losses.append(f"{amount(margin, metric)} of {metric}")
         if losses:
             yield f"may lose to {words_for(references[0])} more than {' and '.join(losses)}"
         beaten = set()
-        for (first, second, metric), paired in table.items():
-            if first == name and paired.mark == "-":
-                yield f"is worse than {words_for(second)} in {metric}"
-            elif first == name and paired.mark == "+":
-                beaten.add(second)
+        for (baseline, metric), paired in differences.items():
+            if paired.mark == "-":
+                yield f"is worse than {words_for(baseline)} in {metric}"
+            elif paired.mark == "+":
+                beaten.add(baseline)
         for reference in references:
             if reference not in beaten:
                 yield f"is not shown to be better than {words_for(reference)}"
@@ -357,34 +345,29 @@ class _Judge:
 
         The main reference counts even if it failed, others only if they have results of the search.
         """
-        labels = [*self.info.requested_baselines, *labels_of(self.front.baselines)]
-        main = min(labels, key=usual_order, default="")
-        measured = labels_of(self.measured(self.front.baselines))
-        wanted = dict.fromkeys([main, *labels_of(self.front.own_baselines)])
-        return [label for label in wanted if label and label not in measured]
+        labels = {*self.info.requested_baselines, *(baseline.label for baseline in self.front.baselines)}
+        wanted = [*sorted(labels, key=usual_order)[:1], *(baseline.label for baseline in self.front.own_baselines)]
+        missing = dict.fromkeys(wanted)
+        for baseline in self.baselines:
+            missing.pop(baseline.label, None)
+        return list(missing)
 
-    def usable_baselines(self, main: TrialRecord | None) -> list[TrialRecord]:
-        """Return the baselines that keep the constraints, the one to use without a trial first.
+    def usable_baseline(self) -> str | None:
+        """Return the baseline to use without a trial; None without results of the main reference.
 
-        It is the main reference, unless another one passes the rule of trials.
+        It is the main reference, unless another one passes the rule of trials. It keeps the constraints.
         """
-        baselines = self.measured(self.front.baselines)
-        if main not in baselines:
-            return []
-        references = {}
-        for baseline in baselines:
-            if baseline is not main:
-                references[baseline.name] = names_of(references_of(baseline, baselines))
-        table = self.compare(list(references), references)
+        baselines = self.baselines
+        if not baselines or baselines[0] is not self.front.baselines[0]:
+            return None
+        references = {baseline.name: names_of(references_of(baseline, baselines)) for baseline in baselines[1:]}
+        corrected = self.compare(references)
         passing = []
-        for baseline in baselines:
+        for baseline in baselines[1:]:
             is_known = self.statistics.has_known_seed_variance(baseline.name, self.metrics)
-            of_baseline = references.get(baseline.name)
-            if is_known and of_baseline and not next(self.shortcomings(baseline.name, of_baseline, table), ""):
+            if is_known and not next(self.shortcomings(references[baseline.name], corrected[baseline.name]), ""):
                 passing.append(baseline)
-        in_order = [*passing, main, *baselines]
-        return [record for record in in_order if self.front.keeps_constraints(record, self.split)]
-
-
-def labels_of(records: Sequence[TrialRecord]) -> list[str]:
-    return [record.label for record in records]
+        for baseline in (*passing, *baselines):
+            if self.front.keeps_constraints(baseline, self.split):
+                return baseline.name
+        return None

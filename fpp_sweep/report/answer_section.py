@@ -1,4 +1,4 @@
-"""The answer of a sweep: one sentence, the differences of finalists to baselines, and the finalists' settings."""
+"""The answer of a sweep: one sentence, the differences of the champion to baselines, and its settings."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ def answer_sections(statistics: SweepStatistics) -> list[Section]:
     blocks: list[Block] = [Text(sentence_of(statistics), "lead")]
     if statistics.answer.differences:
         blocks.append(difference_table(statistics.answer))
-    trials = {trial.name: trial for trial in statistics.front.trials}
-    settings = settings_table([trials[name] for name in statistics.answer.finalists])
+    settings = settings_table([trial for trial in statistics.front.trials if trial.name == statistics.answer.champion])
     if len(settings.columns) > 1:
         blocks.append(settings)
     return [Section("Answer", blocks)]
 
 
 def difference_table(answer: Answer) -> Table:
-    """Return finalists minus baselines: a row for each finalist and metric, a column for each baseline.
+    """Return the champion minus baselines: a row for each metric, a column for each baseline.
 
     The column behind the first baseline, which is zero-shot where there is one, holds the half width of that
     difference's interval.
@@ -44,14 +43,11 @@ def difference_table(answer: Answer) -> Table:
         if index == 0:
             columns.append(Column("±", is_optional=True))
     rows: list[Row] = []
-    for finalist in answer.finalists:
-        shown_name = finalist  # in the first of its rows
-        for metric in answer.metrics:
-            label = f"{metric} ({goal_of(metric)})"
-            cells = [Cell(shown_name), Cell(label), *_difference_cells(answer, finalist, metric)]
-            rows.append(Row(cells, trial=shown_name))
-            shown_name = ""
-    title = f"{' and '.join(answer.finalists)} minus baselines, on {answer.design}"
+    for metric in answer.metrics:
+        name = "" if rows else answer.champion  # in the first row
+        label = f"{metric} ({goal_of(metric)})"
+        rows.append(Row([Cell(name), Cell(label), *_difference_cells(answer, metric)], trial=name))
+    title = f"{answer.champion} minus baselines, on {answer.design}"
     return Table(title=title, columns=columns, rows=rows, notes=_difference_notes(answer), sortable=False)
 
 
@@ -76,11 +72,11 @@ def _significance_note(answer: Answer) -> str:
     return f"no difference is {correction}"
 
 
-def _difference_cells(answer: Answer, finalist: str, metric: str) -> list[Cell]:
+def _difference_cells(answer: Answer, metric: str) -> list[Cell]:
     """Return a cell for each baseline; behind the first one, the half width of its interval."""
     cells = []
     for index, baseline in enumerate(answer.baselines):
-        difference = answer.difference(finalist, baseline, metric)
+        difference = answer.differences.get((baseline, metric))
         half_width = ""
         if difference is None:
             cells.append(Cell("-"))

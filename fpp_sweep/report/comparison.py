@@ -20,13 +20,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BlockStats, StatsBySeed, seeds_of
 from fpp_sweep.statistics.bootstrap import NO_MAP, SplitSamples, StatsByMap, image_digests, sample_record
-from fpp_sweep.statistics.paired import (
-    Difference,
-    SeedVariances,
-    SplitStatistics,
-    corrected_differences,
-    seed_variances,
-)
+from fpp_sweep.statistics.paired import Difference, SeedVariances, SplitStatistics, adjust_p_values
 
 TEST = "test"
 
@@ -149,11 +143,12 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
     images = {dataset: stats.total for (dataset, _), stats in of_first.items()}
     samples = SplitSamples(split, images, records, digests)
     by_dataset = [f"{metric}/{dataset}" for metric in averages for dataset in samples.images]
-    seeds = _seed_variances(samples, [*averages, *by_dataset], entries)
+    variances = _seed_variances(split, [*averages, *by_dataset], entries)
+    statistics = SplitStatistics(samples, variances=variances)
     pairs = [(first.label, second.label) for first, second in pairs_of(entries)]
     differences = {}
     for family in (averages, by_dataset):
-        for difference in corrected_differences(samples, pairs, family, seeds):
+        for difference in adjust_p_values(statistics.differences(pairs, family)):
             differences[difference.first, difference.second, difference.metric] = difference
     of_answers = _differences_of_answers(entries, samples)
     measured = {dataset for by_map in tables.values() for dataset, _ in by_map[NO_MAP]}
@@ -163,7 +158,7 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
         images=images,
         results=results,
         metrics=metrics,
-        statistics=SplitStatistics(samples, seeds),
+        statistics=statistics,
         differences=differences | of_answers,
         from_answer=frozenset(of_answers),
         left_out=sorted(measured - images.keys()),
@@ -286,21 +281,15 @@ def _on(datasets: Collection[str], table: StatsBySeed) -> dict[DatasetSeed, Bloc
 # --- samples and tests --------------------------------------------------------------------------------
 
 
-def _seed_variances(
-    samples: SplitSamples, metrics: Sequence[str], entries: Sequence[Entry]
-) -> dict[str, SeedVariances]:
-    """Return the sweeps' variances of seeds by label, so that a number has the same interval here as in `show`.
-
-    The compared records tell the variances of metrics that the sweeps' statistics of this split lack.
-    """
-    variances = seed_variances(samples, metrics)
+def _seed_variances(split: str, metrics: Sequence[str], entries: Sequence[Entry]) -> dict[str, SeedVariances]:
+    """Return the sweeps' variances of seeds by label, so that a number has the same interval here as in `show`."""
+    variances = {}
     for metric in metrics:
         pooled = []
         by_label = {}
         for entry in entries:
-            statistics = entry.sweep.statistics.splits.get(samples.split)
-            if statistics is not None and metric in statistics.seeds:
-                of_sweep = statistics.seeds[metric]
+            if split in entry.sweep.statistics.splits:
+                of_sweep = entry.sweep.statistics.splits[split].seeds(metric)
                 pooled.append(of_sweep.pooled)
                 if entry.record.name in of_sweep.by_record:
                     by_label[entry.label] = of_sweep.by_record[entry.record.name]
@@ -316,10 +305,9 @@ def _differences_of_answers(entries: Sequence[Entry], samples: SplitSamples) -> 
     for first, second in pairs_of(entries):
         answer = first.sweep.statistics.answer
         is_same_work = answer.split == samples.split and dict(answer.images) == dict(samples.images)
-        if first.sweep is second.sweep and is_same_work:
-            for metric in answer.metrics:
-                difference = answer.difference(first.record.name, second.record.name, metric)
-                if difference is not None:
+        if first.sweep is second.sweep and first.record.name == answer.champion and is_same_work:
+            for (baseline, metric), difference in answer.differences.items():
+                if baseline == second.record.name:
                     differences[first.label, second.label, metric] = difference
     return differences
 

@@ -35,7 +35,7 @@ from fpp_sweep.spec.config import dotted
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import plural, printable
 from fpp_sweep.spec.progress import duration
-from fpp_sweep.statistics.paired import Difference, why_not_paired
+from fpp_sweep.statistics.paired import Difference
 
 COMPARISONS = Path("comparisons")
 LONGEST_NAME = 150  # characters of a folder that is named after what is compared
@@ -232,7 +232,7 @@ def _why_no_test(comparison: Comparison, metric: str) -> str:
         for key in _metric_keys(comparison, metric).values():
             if (first.label, second.label, key) in comparison.differences:
                 return ""
-            reason = why_not_paired(comparison.statistics.samples, first.label, second.label, key)
+            reason = comparison.statistics.why_no_difference(first.label, second.label, key)
     return reason
 
 
@@ -252,7 +252,7 @@ def _value_table(comparison: Comparison, metric: str) -> Table:
         cells = [Cell(label)]
         for key in _metric_keys(comparison, metric).values():
             interval = comparison.statistics.interval(label, key)
-            interval_text = "" if isinstance(interval, str) else format_interval(key, interval)
+            interval_text = format_interval(key, interval) if interval else ""
             cells.append(Cell(format_metric(key, metric_of(result, key)), interval=interval_text))
         rows.append(Row(cells))
     return Table(columns=_columns(comparison, "trial"), rows=rows)

@@ -81,7 +81,7 @@ class Points:
     xs: Sequence[float]
     ys: Sequence[float]
     color: str
-    marker: Marker = CIRCLE
+    marker: Marker
     # distances of the ends of 95 % intervals from the values, in two rows; nan where a record has no interval
     x_errors: Numbers | None = None
     y_errors: Numbers | None = None
@@ -109,27 +109,32 @@ class FrontFigure:
 
 def front_figures(info: SweepInfo, statistics: SweepStatistics) -> list[FrontFigure]:
     """Return the picture of a sweep's front for each pair of objectives."""
-    return [front_figure(info, statistics, pair) for pair in objective_pairs(info)]
+    return [_front_figure(info, statistics, pair) for pair in objective_pairs(info)]
 
 
-def front_figure(info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, int]) -> FrontFigure:
+def _front_figure(info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, int]) -> FrontFigure:
     front = statistics.front
+
+    def points_of(
+        records: Sequence[TrialRecord], kind: PointKind, label: str, color: str = GREY, marker: Marker = CIRCLE
+    ) -> Points:
+        xs, ys = front.coordinates(records, pair)
+        return Points(kind=kind, label=label, records=records, xs=xs, ys=ys, color=color, marker=marker)
+
     below = trials_below_floor(front)
-    points = [_points(front, front.dominated, pair, kind="trials", label="trials", color=GREY)]
+    points = [points_of(front.dominated, "trials", "trials")]
     infeasible = [record for record in front.infeasible if record not in below]
     if infeasible:
-        crosses = _points(front, infeasible, pair, kind="infeasible", label="break a constraint", color=GREY)
-        points.append(replace(crosses, marker=CROSS))
-    members = _points(front, front.members, pair, kind="front", label="front", color=BLUE)
+        points.append(points_of(infeasible, "infeasible", "break a constraint", marker=CROSS))
+    members = points_of(front.members, "front", "front", BLUE)
     points.append(_with_intervals(members, info, statistics, pair))
     for baseline, marker, color in zip(front.baselines, cycle(MARKERS[1:]), cycle(PALETTE[1:]), strict=False):
-        point = _points(front, [baseline], pair, kind="baseline", label=baseline.label, color=color)
-        points.append(replace(point, marker=marker))
+        points.append(points_of([baseline], "baseline", baseline.label, color, marker))
     frame = None
     if below:
         frame = frame_of(points)
         label = f"more than {front.info.floor:g} points below {ZERO_SHOT}"
-        points.append(_at_edge(_points(front, below, pair, kind="below floor", label=label, color=GREY), frame))
+        points.append(_at_edge(points_of(below, "below floor", label, marker=TRIANGLE), frame))
     x_title, y_title = axis_titles(info, pair)
     return FrontFigure(
         pair=pair,
@@ -152,7 +157,6 @@ def trials_below_floor(front: Front) -> list[TrialRecord]:
 
 def _at_edge(points: Points, frame: Frame | None) -> Points:
     """Return points that are outside a frame just inside its nearest edge."""
-    points = replace(points, marker=TRIANGLE)
     if frame is None:
         return points
     return replace(points, xs=clipped(points.xs, frame.xs), ys=clipped(points.ys, frame.ys))
@@ -166,13 +170,6 @@ def clipped(values: Sequence[float], limits: tuple[float, float]) -> list[float]
     """
     inside = with_margin(limits, -EDGE)
     return [float(value) for value in np.clip(values, *inside)]
-
-
-def _points(
-    front: Front, records: Sequence[TrialRecord], pair: tuple[int, int], *, kind: PointKind, label: str, color: str
-) -> Points:
-    xs, ys = front.coordinates(records, pair)
-    return Points(kind=kind, label=label, records=records, xs=xs, ys=ys, color=color)
 
 
 def _with_intervals(points: Points, info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, int]) -> Points:
@@ -190,7 +187,7 @@ def _error_bars(info: SweepInfo, statistics: SweepStatistics, records: Sequence[
     bars = np.full((2, len(records)), np.nan)
     for index, record in enumerate(records):
         interval = statistics.interval(record, info.search_split, metric)
-        if not isinstance(interval, str):
+        if interval is not None:
             bars[:, index] = max(0.0, interval.value - interval.low), max(0.0, interval.high - interval.value)
     return bars
 

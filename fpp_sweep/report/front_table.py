@@ -114,24 +114,9 @@ def accuracy_and_objectives(front: Front) -> list[str]:
 
 def metric_cell(record: TrialRecord, split: str, metric: str, statistics: SweepStatistics | None) -> Cell:
     """Return a record's value of a metric on a split, or on a dataset (`ece/dtd`), with its interval if it has one."""
+    interval = statistics.interval(record, split, metric) if statistics else None
     text = format_result(metric, record.results.get(split))
-    return Cell(text, interval=interval_of(record, split, metric, statistics))
-
-
-def interval_of(record: TrialRecord, split: str, metric: str, statistics: SweepStatistics | None) -> str:
-    """Return the interval of a record's value as text; empty if there is none."""
-    if statistics is None:
-        return ""
-    interval = statistics.interval(record, split, metric)
-    if isinstance(interval, str):  # the reason why there is none
-        return ""
-    return format_interval(metric, interval)
-
-
-def drift_text(record: TrialRecord) -> str:
-    if record.drift is None:
-        return ""
-    return f"{record.drift:.2f}"
+    return Cell(text, interval=format_interval(metric, interval) if interval else "")
 
 
 def remarks(front: Front, record: TrialRecord) -> str:
@@ -186,7 +171,7 @@ def trial_table(info: SweepInfo, records: Sequence[TrialRecord], statistics: Swe
             cells.append(Cell(format_result(metric, record.results.get(info.search_split))))
         cells += setting_cells(record, keys)
         if drifts:
-            cells.append(Cell(drift_text(record)))
+            cells.append(Cell("" if record.drift is None else f"{record.drift:.2f}"))
         rows.append(Row(cells, style=row_style(front, record), trial=record.name))
     return Table(columns=columns, rows=rows, name="all-trials", notes=released_notes(records))
 

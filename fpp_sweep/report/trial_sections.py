@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-
-import numpy as np
 
 from fpp_sweep.core.metrics import BINS
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, metrics_shown
-from fpp_sweep.records.measurements import read_block_stats
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.records.texts import (
     format_metric,
@@ -26,9 +23,10 @@ from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError, escaped
+from fpp_sweep.spec.files import read_own
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import duration
-from fpp_sweep.statistics.block_stats import bin_sums
+from fpp_sweep.statistics.block_stats import bins_from_bytes
 
 LOG_LINES = 5  # last lines of a trial's log
 IMAGES_HEIGHT = 12  # of the largest bar below a reliability diagram
@@ -108,12 +106,12 @@ def _numbers(result: SplitResult, info: SweepInfo) -> list[list[str]]:
 
 def _bins(folder: SweepFolder, record: TrialRecord, split: str) -> list[dict[str, float]]:
     """Return the bars of a reliability diagram whose sides are 100, over all datasets and seeds."""
-    sums = np.zeros((3, BINS))
-    with suppress(ValueError):  # a damaged file
-        for stats in (read_block_stats(folder.artifacts(record.name), split) or {}).values():
-            sums += bin_sums(stats)
-    images, correct, confidences = sums
-    bars = []
+    bars: list[dict[str, float]] = []
+    try:
+        file = read_own(folder.artifacts(record.name) / split / BLOCK_STATS_FILE)
+        images, correct, confidences = bins_from_bytes(file)
+    except (OSError, ValueError):  # no file, or a damaged one
+        return bars
     for index, count in enumerate(images.tolist()):
         if count:
             accuracy, confidence = 100 * correct[index] / count, 100 * confidences[index] / count

@@ -21,8 +21,7 @@ from fpp_sweep.report.front_table import front_heading, front_table
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.files import files_in, read_own, write_json, written_whole
-from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.paired import Interval, metric_interval
+from fpp_sweep.statistics.paired import SplitStatistics
 
 RESULTS = "results.json"
 HEADER = "# Written by fpp_sweep, and overwritten or deleted by its next report: copy this file to change it."
@@ -108,11 +107,8 @@ def _csv_row(info: SweepInfo, front: Front, statistics: SweepStatistics, record:
     for split in splits:
         for metric in metrics:
             interval = statistics.interval(record, split, metric)
-            low = high = None
-            if not isinstance(interval, str):
-                low, high = interval.low, interval.high
-            row[f"{metric} ({split}) low"] = low
-            row[f"{metric} ({split}) high"] = high
+            row[f"{metric} ({split}) low"] = interval.low if interval else None
+            row[f"{metric} ({split}) high"] = interval.high if interval else None
     for key in values_by_setting(front.compared):
         row[key] = record.params.get(key)
     return row
@@ -193,12 +189,12 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
     for split, result in record.results.items():
         values = [f"{metric} {format_result(metric, result)}" for metric in metrics_shown(info)]
         comments.append(f"{split}: {', '.join(values)}")
-    if answer.differences and record.name in answer.finalists:
+    if answer.differences and record.name == answer.champion:
         comments.append(f"compared with the baselines on {answer.design}")
         for metric in answer.metrics:
             not_beaten = []
             for baseline in answer.baselines:
-                paired = answer.difference(record.name, baseline, metric)
+                paired = answer.differences.get((baseline, metric))
                 if paired is None or paired.mark != "+":
                     not_beaten.append(label_of(baseline))
             if not_beaten:
@@ -222,16 +218,18 @@ def write_results(folder: SweepFolder) -> Path:
     metrics: dict[str, None] = {}
     for record in records:
         metrics |= dict.fromkeys(record.results[info.search_split].average)
-    samples = measure(folder, records, info.search_split, list(metrics))
+    statistics = SplitStatistics(measure(folder, records, info.search_split, list(metrics)))
     trials = []
     for record in records:
-        trials.append(_result_document(folder, record, info.search_split, samples))
+        trials.append(_result_document(folder, record, info.search_split, statistics))
     path = folder.path / RESULTS
     write_json(path, {"sweep": info.name, "split": info.search_split, "origin": info.provenance(), "trials": trials})
     return path
 
 
-def _result_document(folder: SweepFolder, record: TrialRecord, split: str, samples: SplitSamples) -> dict[str, Any]:
+def _result_document(
+    folder: SweepFolder, record: TrialRecord, split: str, statistics: SplitStatistics
+) -> dict[str, Any]:
     result = record.results[split]
     artifacts = folder.artifacts(record.name)
     return {
@@ -244,24 +242,18 @@ def _result_document(folder: SweepFolder, record: TrialRecord, split: str, sampl
         "deviation": result.deviation,
         "datasets": result.datasets,
         "by_seed": result.by_seed,
-        "intervals": _intervals_of_results(samples, record.name, result),
+        "intervals": _intervals_of_results(statistics, record.name, result),
         "seconds": result.seconds,
     }
 
 
-def _intervals_of_results(samples: SplitSamples, name: str, result: SplitResult) -> Mapping[str, Any]:
+def _intervals_of_results(statistics: SplitStatistics, name: str, result: SplitResult) -> Mapping[str, Any]:
     """Return the interval of each average and of each dataset's metric (`ece/dtd`), or the reason why it has none."""
     intervals: dict[str, Any] = {}
     for metric in result.average:
-        intervals[metric] = _interval_document(metric_interval(samples, name, metric))
-        for dataset in result.datasets:
-            key = f"{metric}/{dataset}"
-            intervals[key] = _interval_document(metric_interval(samples, name, key))
+        for key in (metric, *(f"{metric}/{dataset}" for dataset in result.datasets)):
+            interval = statistics.interval(name, key)
+            intervals[key] = f"no interval: {statistics.why_no_interval(name, key)}"
+            if interval is not None:
+                intervals[key] = {"low": interval.low, "high": interval.high}
     return intervals
-
-
-def _interval_document(interval: Interval | str) -> dict[str, float] | str:
-    """Return an interval, or the reason why there is none."""
-    if isinstance(interval, str):
-        return interval
-    return {"low": interval.low, "high": interval.high}

@@ -16,15 +16,7 @@ from fpp_sweep.reproduce.experiments import AVERAGE, Claim, ExperimentColumn, Li
 from fpp_sweep.reproduce.tables import SPLIT, ResultTable, values_by_seed
 from fpp_sweep.spec.catalogue import parts_of, sign
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
-from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.paired import (
-    Difference,
-    SplitStatistics,
-    adjust_p_values,
-    difference,
-    difference_over_seeds,
-    seed_variances,
-)
+from fpp_sweep.statistics.paired import Difference, SplitStatistics, adjust_p_values, difference_over_seeds
 
 HOLDS = "holds"
 DOES_NOT_HOLD = "does not hold"
@@ -87,10 +79,10 @@ def _difference(table: ResultTable, pair: Pair) -> Difference | None:
     if first is None or second is None or pair.scope not in table.scopes:
         return None
     column = table.experiment.column(pair.column)
-    samples = table.samples[pair.scope]
+    statistics = table.statistics[pair.scope]
     is_resampled = parts_of(column.metric).stem in BLOCKWISE_METRICS and column.of == "mean"
-    if is_resampled and {first.name, second.name} <= samples.records.keys():
-        return _resampled_difference(samples, first.name, second.name, column.metric)
+    if is_resampled and {first.name, second.name} <= statistics.samples.records.keys():
+        return _resampled_difference(statistics, first.name, second.name, column.metric)
     first_values = _values_by_seed(table, pair.first, column, pair.scope)
     second_values = _values_by_seed(table, pair.second, column, pair.scope)
     if not first_values or not second_values:
@@ -103,10 +95,9 @@ def _line(table: ResultTable, row: str) -> LineKey:
     return row, table.experiment.precisions[0]
 
 
-def _resampled_difference(samples: SplitSamples, first: str, second: str, metric: str) -> Difference | None:
+def _resampled_difference(statistics: SplitStatistics, first: str, second: str, metric: str) -> Difference | None:
     """Return a difference on the resampled images; without an interval if a row has one seed, which may be lucky."""
-    statistics = SplitStatistics(samples, seed_variances(samples, [metric]))
-    paired = difference(samples, first, second, metric, statistics.seeds[metric])
+    paired = statistics.difference(first, second, metric)
     if paired is None:
         return None
     for name in (first, second):

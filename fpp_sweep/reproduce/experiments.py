@@ -168,7 +168,7 @@ class ExperimentColumn:
         set_field(self, "name", self.name or self.metric)
         set_field(self, "heading", self.heading or _default_heading(self.metric))
         if self.decimals is None:
-            set_field(self, "decimals", _default_decimals(self.metric))
+            set_field(self, "decimals", 1 if self.metric in STAGES else catalogue.metric(self.metric).decimals)
 
     @property
     def goal(self) -> catalogue.Goal:
@@ -185,12 +185,6 @@ def _default_heading(metric: str) -> str:
     if posthoc:
         return f"{heading} {posthoc}"
     return heading
-
-
-def _default_decimals(metric: str) -> int:
-    if metric in STAGES:
-        return 1
-    return catalogue.metric(metric).decimals
 
 
 @checked

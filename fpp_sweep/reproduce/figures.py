@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, accuracy, expected_calibration_error
 from fpp_sweep.records.texts import format_setting, is_number
 from fpp_sweep.report.figures import StaticFigure
-from fpp_sweep.reproduce.experiments import AVERAGE, ExperimentColumn, ExperimentFigure, LineKey, TableLine, line_name
+from fpp_sweep.reproduce.experiments import AVERAGE, ExperimentColumn, ExperimentFigure, TableLine, line_name
 from fpp_sweep.reproduce.tables import SPLIT, ResultTable
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
@@ -283,22 +283,13 @@ def _data_of_lines(table: ResultTable, cells: Any, x: str, by: str) -> Any:
     """Return the cells with the settings of the axis and of the lines."""
     numbers, texts = [], []
     for line in zip(cells["row"], cells["precision"], strict=True):
-        number, text = _settings_of(table, line, x, by)
-        numbers.append(number)
-        texts.append(text)
-    settings: dict[str, Any] = {x: numbers, by: texts}
-    places = cells[["row", "precision", "column"]].assign(**settings)
+        record = table.record(line)
+        settings = {} if record is None else relevant(record.config)  # as far as the method reads them
+        numbers.append(settings.get(x) if is_number(settings.get(x)) else None)
+        texts.append("" if settings.get(by) is None else format_setting(settings[by]))
+    columns: dict[str, Any] = {x: numbers, by: texts}
+    places = cells[["row", "precision", "column"]].assign(**columns)
     return places.assign(value=cells["ours"], deviation=cells["deviation_over_seeds"])
-
-
-def _settings_of(table: ResultTable, line: LineKey, x: str, by: str) -> tuple[float | None, str]:
-    """Return a line's number of one setting and its value of another, as far as its method reads them."""
-    record = table.record(line)
-    if record is None:
-        return None, ""
-    settings = relevant(record.config)
-    value = settings.get(x) if is_number(settings.get(x)) else None
-    return value, "" if settings.get(by) is None else format_setting(settings[by])
 
 
 # --- predictions --------------------------------------------------------------------------------------

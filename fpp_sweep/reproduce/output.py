@@ -67,17 +67,14 @@ def write_table(folder: Path, table: ResultTable) -> None:
 
 def table_sections(table: ResultTable) -> list[Section]:
     """Return what ran, a section for each column, and the paper's claims."""
-    sentences = [table.experiment.question, *table.run_notes, *order_sentences(table)]
-    sentences += failures_of(table)
-    sections = [
+    sentences = [table.experiment.question, *table.run_notes, *order_sentences(table), *failures_of(table)]
+    notes = [*NOTES, *released_notes(table.records.values())]
+    return [
         Section(f"{table.experiment.name}: {table.experiment.title}", paragraphs(sentences)),
         *column_sections(table),
+        *claims_sections(table),
+        Section("How to read the numbers", paragraphs(notes)),
     ]
-    if table.experiment.claims:
-        sections.append(claims_section(table))
-    notes = [*NOTES, *released_notes(table.records.values())]
-    sections.append(Section("How to read the numbers", paragraphs(notes)))
-    return sections
 
 
 def failures_of(table: ResultTable) -> list[str]:
@@ -143,17 +140,14 @@ def _printed_below_ours(cell: ResultCell, column: ExperimentColumn) -> Cell:
     return Cell(ours(cell, column), interval=interval, style=style, below=below, sort_value=sort_value)
 
 
-def number(value: float | None, column: ExperimentColumn) -> str:
-    if value is None:
-        return ""
-    return f"{value:z.{column.decimals}f}"  # z: no minus before zero
-
-
 def ours(cell: ResultCell, column: ExperimentColumn) -> str:
     """Return our value with its standard deviation over seeds."""
-    if cell.deviation is None:
-        return number(cell.value, column)
-    return f"{number(cell.value, column)}±{cell.deviation:.{column.decimals}f}"
+    if cell.value is None:
+        return ""
+    text = f"{cell.value:z.{column.decimals}f}"  # z: no minus before zero
+    if cell.deviation is not None:
+        text += f"±{cell.deviation:.{column.decimals}f}"
+    return text
 
 
 def meaning_of(column: ExperimentColumn) -> str:
@@ -169,8 +163,10 @@ def meaning_of(column: ExperimentColumn) -> str:
     return f"standard deviation over seeds, averaged over datasets, of: {title}"
 
 
-def claims_section(table: ResultTable) -> Section:
-    """Return the paper's claims with the verdicts that our numbers give."""
+def claims_sections(table: ResultTable) -> list[Section]:
+    """Return a section of the paper's claims with the verdicts that our numbers give; none without claims."""
+    if not table.experiment.claims:
+        return []
     columns = columns_of(["claim", "verdict", "gain in the column's unit"], is_text=True)
     rows = []
     for claim in judge_claims(table):
@@ -178,7 +174,7 @@ def claims_section(table: ResultTable) -> Section:
         verdict = Cell(claim.verdict, style=style)
         rows.append(Row([Cell(claim.says), verdict, Cell(claim.numbers)]))
     heading = line_name(("The paper's claims on our numbers", table.experiment.precisions[0]))
-    return Section(heading, [Table(columns=columns, rows=rows)])
+    return [Section(heading, [Table(columns=columns, rows=rows)])]
 
 
 def as_csv(table: ResultTable) -> str:
@@ -272,16 +268,12 @@ def _experiment(table: ResultTable) -> dict[str, Any]:
     notes = [text for text in table.run_notes if text not in warnings]
     if table.info.state != "finished":
         warnings.append(f"The sweep is {table.info.state}: rows may be missing.")
-    warnings += failures_of(table)
-    sections = column_sections(table)
-    if table.experiment.claims:
-        sections.insert(0, claims_section(table))
     return {
         "name": table.name,
         "title": table.experiment.title,
         "question": table.experiment.question,
-        "warnings": warnings,
+        "warnings": [*warnings, *failures_of(table)],
         "notes": notes,
-        "sections": sections,
+        "sections": [*claims_sections(table), *column_sections(table)],
         "figure": figure_of(table),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -52,7 +52,7 @@ def select(args: argparse.Namespace) -> Selection:
     named = [find(name) for name in dict.fromkeys(args.table) if name != ALL]
     others = [find(name) for name in shipped() if ALL in args.table and name not in args.table]
     require_known_rows(args.methods, [*named, *others])
-    precisions = requested_precisions(args)
+    precisions, checkpoints = requested_precisions(args), checkpoints_of(args)
     experiments, spaces, notes = {}, {}, {}
     without_rows = []
     left_out: dict[str, None] = {}  # a line for each reason, though tables share datasets
@@ -62,20 +62,20 @@ def select(args: argparse.Namespace) -> Selection:
             continue
         in_precisions = replace(experiment, precisions=precisions)
         try:
-            selected = select_space(in_precisions, args, args.methods)
+            space, missing = select_space(in_precisions, args, checkpoints)
         except InputError as error:
             if experiment in named:
                 raise
             left_out[str(error)] = None
             continue
-        experiments[experiment.name] = in_precisions
-        spaces[experiment.name], notes[experiment.name] = selected.space, selected.notes
-        left_out.update(dict.fromkeys(selected.missing.values()))
+        experiments[experiment.name], spaces[experiment.name] = in_precisions, space
+        notes[experiment.name] = partial_notes(experiment, missing, checkpoints)
+        left_out.update(dict.fromkeys(missing.values()))
     if without_rows:
         left_out[f"no row {' or '.join(args.methods)} in {', '.join(without_rows)}"] = None
     for reason in left_out:
         note(f"left out: {reason}")
-    return Selection(experiments=experiments, spaces=spaces, notes=notes, checkpoints=checkpoints_of(args))
+    return Selection(experiments=experiments, spaces=spaces, notes=notes, checkpoints=checkpoints)
 
 
 def folder_name_of(name: str | None, model: str) -> str:
@@ -122,32 +122,28 @@ def assignments_of(experiment: Experiment, args: argparse.Namespace) -> list[str
     return [*datasets, *overrides(args)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectedSpace:
-    """An experiment's space with the settings of the command line."""
-
-    space: Space
-    notes: Sequence[str]  # sentences for the table, on what is left out
-    missing: Mapping[str, str]  # why datasets cannot be opened, by name
-
-
-def select_space(experiment: Experiment, args: argparse.Namespace, rows: Sequence[str]) -> SelectedSpace:
-    """Return an experiment's space; raise InputError if nothing of it can be run."""
-    checkpoints = checkpoints_of(args)
+def select_space(
+    experiment: Experiment, args: argparse.Namespace, checkpoints: Mapping[str, str]
+) -> tuple[Space, dict[str, str]]:
+    """Return an experiment's space, and why datasets are left out; raise InputError if nothing of it can be run."""
     assignments = assignments_of(experiment, args)
-    space = experiment.space(overrides=assignments, checkpoints=checkpoints, rows=rows)
+    space = experiment.space(overrides=assignments, checkpoints=checkpoints, rows=args.methods)
+    if not args.allow_missing:
+        return space, {}
+    present, missing = present_datasets(space)
+    assignments.append(f"work.datasets={json.dumps(present)}")
+    return experiment.space(overrides=assignments, checkpoints=checkpoints, rows=args.methods), missing
+
+
+def partial_notes(experiment: Experiment, missing: Collection[str], checkpoints: Mapping[str, str]) -> list[str]:
+    """Return sentences for the table on the datasets and rows that are left out."""
     notes = []
-    missing: dict[str, str] = {}
-    if args.allow_missing:
-        present, missing = present_datasets(space)
-        assignments.append(f"work.datasets={json.dumps(present)}")
-        space = experiment.space(overrides=assignments, checkpoints=checkpoints, rows=rows)
-        if missing:
-            notes.append(f"PARTIAL: without {', '.join(missing)}, which are not there")
+    if missing:
+        notes.append(f"PARTIAL: without {', '.join(missing)}, which are not there")
     without = [row.title for row in experiment.rows if not set(row.checkpoints) <= checkpoints.keys()]
     if without:
         notes.append(f"PARTIAL: without {', '.join(without)}, whose checkpoints were not passed")
-    return SelectedSpace(space=space, notes=notes, missing=missing)
+    return notes
 
 
 def present_datasets(space: Space) -> tuple[list[str], dict[str, str]]:

@@ -38,8 +38,8 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import listed_names, read_own, write_json
 from fpp_sweep.spec.validation import as_mapping
-from fpp_sweep.statistics.bootstrap import SplitSamples, average_over
-from fpp_sweep.statistics.paired import LEVEL, Interval, metric_interval, t_quantile
+from fpp_sweep.statistics.bootstrap import average_over
+from fpp_sweep.statistics.paired import LEVEL, Interval, SplitStatistics, t_quantile
 
 EUROSAT = "eurosat"  # dominates the printed averages
 WITHOUT = f"{AVERAGE} without {EUROSAT}"
@@ -169,7 +169,7 @@ class ResultTable:
     scopes: Mapping[str, Sequence[str]]  # datasets of each scope; single datasets first
     cells: Sequence[ResultCell]  # those that have a number, ours or the paper's
     run_notes: tuple[str, ...]  # sentences on models, data and settings
-    samples: Mapping[str, SplitSamples]  # resampled metrics, by scope
+    statistics: Mapping[str, SplitStatistics]  # by scope
     failed: Mapping[LineKey, str]  # why a line has no numbers
     records: Mapping[tuple[LineKey, str], TrialRecord]  # with results, by line and column
 
@@ -274,15 +274,15 @@ def table_of(
     metrics = resampled_metrics([column.metric for column in experiment.columns])
     measured = measure(folder, list(distinct.values()), SPLIT, metrics)
     scopes = scopes_of(experiment, info.datasets)
-    samples = {scope: average_over(measured, datasets) for scope, datasets in scopes.items()}
+    by_scope = {scope: SplitStatistics(average_over(measured, datasets)) for scope, datasets in scopes.items()}
     return ResultTable(
         experiment=experiment,
         sweep=folder,
         info=info,
         scopes=scopes,
-        cells=list(_cells_of(experiment, info.model, space.work.limit, scopes, records, samples)),
+        cells=list(_cells_of(experiment, info.model, space.work.limit, scopes, records, by_scope)),
         run_notes=(*run_notes, *_settings_sentences(experiment, info, space), *measured.notes),
-        samples=samples,
+        statistics=by_scope,
         failed=failed,
         records=records,
     )
@@ -332,7 +332,7 @@ def _cells_of(
     limit: int | None,
     scopes: Mapping[str, Sequence[str]],
     records: Mapping[tuple[LineKey, str], TrialRecord],
-    samples: Mapping[str, SplitSamples],
+    by_scope: Mapping[str, SplitStatistics],
 ) -> Iterator[ResultCell]:
     """Yield the cells that have a number, ours or the paper's."""
     is_same_model = is_papers_model(model)
@@ -342,6 +342,7 @@ def _cells_of(
         printed = dict(line.row.printed.get(column.name, {}))
         if is_same_model and scope == AVERAGE and set(datasets) != papers_datasets:
             printed.pop(AVERAGE, None)
+        record = records.get((line.key, column.name))
         cell = ResultCell(
             row=line.row.name,
             precision=line.precision,
@@ -350,22 +351,23 @@ def _cells_of(
             printed=_printed(printed, scope, datasets),
             is_papers_model=is_same_model,
             has_all_images=limit is None,
+            **({} if record is None else _measured(record, column, datasets, by_scope[scope])),
         )
-        record = records.get((line.key, column.name))
-        if record is not None:
-            cell = _measured(cell, record.results[SPLIT], column, datasets)
-            cell = replace(cell, interval=_interval(samples[scope], record, column))
         if cell.value is not None or cell.printed is not None:
             yield cell
 
 
-def _measured(cell: ResultCell, result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> ResultCell:
-    """Return a cell with a column's value over some datasets, and its standard deviation over seeds."""
+def _measured(
+    record: TrialRecord, column: ExperimentColumn, datasets: Sequence[str], statistics: SplitStatistics
+) -> dict[str, Any]:
+    """Return the fields of a cell that a column's value over some datasets fills."""
+    result = record.results[SPLIT]
     value = _mean(_value(result, column, name) for name in datasets)
     if value is None or column.of == "deviation":
-        return replace(cell, value=value)
+        return {"value": value}
     by_seed = values_by_seed(result, column, datasets)
-    return replace(cell, value=value, deviation=_deviation(by_seed), seeds=len(by_seed))
+    interval = statistics.interval(record.name, column.metric)
+    return {"value": value, "deviation": _deviation(by_seed), "seeds": len(by_seed), "interval": interval}
 
 
 def _printed(
@@ -381,15 +383,6 @@ def _printed(
             return None
         numbers.append(number)
     return mean_of_printed(numbers)
-
-
-def _interval(samples: SplitSamples, record: TrialRecord, column: ExperimentColumn) -> Interval | None:
-    if column.of != "mean" or record.name not in samples.records:
-        return None
-    interval = metric_interval(samples, record.name, column.metric)
-    if isinstance(interval, str):  # the reason why there is none
-        return None
-    return interval
 
 
 # --- saved tables ---------------------------------------------------------------------------------------

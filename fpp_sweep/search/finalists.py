@@ -18,7 +18,7 @@ from fpp_sweep.records.answer import MAX_COMPARED
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of
 from fpp_sweep.records.measurements import measure
-from fpp_sweep.records.recommendation import chances, references_of, split_by_testable
+from fpp_sweep.records.recommendation import chances, references_of, testable_metrics
 from fpp_sweep.records.records import FINAL, TrialRecord, baseline_name
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Finalists, later_seeds
@@ -122,7 +122,10 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
     Trials with the settings of a baseline are left out, because the baseline runs anyway. Of trials with equal settings
     or equal results the first one is chosen.
     """
-    candidates = front.by_trade_off(_candidates(front))
+    baseline_keys = {baseline.key for baseline in front.baselines}
+    nearest = _distinct(front.nearest(MAX_COMPARED), key=lambda record: record.key)
+    feasible = [record for record in nearest if record.feasible and record.key not in baseline_keys]
+    candidates = front.by_trade_off(feasible)
     by_name = chances_on(folder, front, candidates, front.info.search_split)
 
     def rank(record: TrialRecord) -> tuple[bool, tuple[float, float], bool]:
@@ -130,33 +133,16 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
         has_no_mark = not front.marks.get(record.name)
         return (has_no_mark, by_name[record.name], record not in front.members)
 
-    def numbers(record: TrialRecord) -> str:
-        """Return the numbers on every dataset: trials that have the same ones are copies."""
-        return repr(record.results[front.info.search_split].datasets)
-
-    return _first_of_each(sorted(candidates, key=rank), numbers)[:count]
+    in_order = sorted(candidates, key=rank)
+    return _distinct(in_order, key=lambda record: repr(record.results[front.info.search_split].datasets))[:count]
 
 
-def _candidates(front: Front) -> list[TrialRecord]:
-    """Return the feasible trials nearest to the front."""
-    baseline_keys = {baseline.key for baseline in front.baselines}
-    candidates = []
-    for record in _first_of_each(front.nearest(MAX_COMPARED), _settings):
-        if record.feasible and record.key not in baseline_keys:
-            candidates.append(record)
-    return candidates
-
-
-def _first_of_each(records: Sequence[TrialRecord], feature: Callable[[TrialRecord], str]) -> list[TrialRecord]:
-    """Return the records without those that repeat a feature of an earlier one."""
+def _distinct(records: Sequence[TrialRecord], key: Callable[[TrialRecord], str]) -> list[TrialRecord]:
+    """Return the records without those that repeat the key of an earlier one."""
     first: dict[str, TrialRecord] = {}
     for record in records:
-        first.setdefault(feature(record), record)
+        first.setdefault(key(record), record)
     return list(first.values())
-
-
-def _settings(record: TrialRecord) -> str:
-    return record.key
 
 
 def choose_champion(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -175,7 +161,7 @@ def chances_on(
     folder: SweepFolder, front: Front, trials: Sequence[TrialRecord], split: str
 ) -> dict[str, tuple[float, float]]:
     """Return the chance of a recommendation by trial, from their results on a split: see `chances`."""
-    metrics, _ = split_by_testable(front.objectives)
+    metrics = testable_metrics(front.objectives)
     samples = measure(folder, [*front.baselines, *trials], split, metrics)
     return chances(front, samples, trials)
 
@@ -238,7 +224,7 @@ class FinalJobs:
         """Return the finalists; without a final stage the front members."""
         front = self._front(records)
         if not self._has_final_stage:
-            return _first_of_each(front.members, _settings)
+            return _distinct(front.members, key=lambda record: record.key)
         return choose_finalists(self._folder, front, self._space.search.finalists.count)
 
     def _choose_champion(self, records: Mapping[str, TrialRecord]) -> list[TrialRecord]:

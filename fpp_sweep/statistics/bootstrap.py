@@ -56,11 +56,6 @@ class MetricSamples:
         return float(self.mean_over_seeds[0])
 
     @property
-    def seed_values(self) -> Numbers:
-        """(seeds,) on all images."""
-        return self.by_seed[:, 0]
-
-    @property
     def draws(self) -> Numbers:
         """(resamples,) mean over seeds."""
         return self.mean_over_seeds[1:]
@@ -69,11 +64,6 @@ class MetricSamples:
     def bias(self) -> float:
         """The bootstrap's estimate of the bias of the value, which a small number of images causes."""
         return float(self.draws.mean() - self.value)
-
-    @property
-    def recentred_draws(self) -> Numbers:
-        """Resamples around the value, so that their own bias is removed."""
-        return self.draws - self.bias
 
     @property
     def extra_variance(self) -> float:

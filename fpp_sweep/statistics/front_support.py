@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import Numbers
-from fpp_sweep.statistics.bootstrap import N_RESAMPLES, SplitSamples, estimated_bias
-from fpp_sweep.statistics.paired import MIN_IMAGES, SeedVariances, goal_of
+from fpp_sweep.statistics.bootstrap import N_RESAMPLES, estimated_bias
+from fpp_sweep.statistics.paired import MIN_IMAGES, SplitStatistics, goal_of
 
 LIKELY, UNLIKELY = 0.8, 0.02  # shares of resamples in which a trial is on the front: at least, at most
 SHARES = (0.1, 0.5, 0.9)  # shares of the resamples that reach the curves of a region
@@ -32,22 +32,19 @@ def support_word(share: float) -> str:
 
 
 def front_support(
-    samples: SplitSamples,
-    values: Mapping[str, Sequence[float]],
-    metrics: Sequence[str],
-    seeds: Mapping[str, SeedVariances],
+    statistics: SplitStatistics, values: Mapping[str, Sequence[float]], metrics: Sequence[str]
 ) -> dict[str, float]:
     """Return the share of resamples in which each trial is on the front, of those that `values` names with all metrics.
 
-    `seeds` has the variance of seeds by metric; trials of one seed vary as the pooled estimate says. A metric that
-    cannot be resampled counts as exact.
+    A trial of one seed varies as the mean over the others does. A metric that cannot be resampled counts as exact.
     """
+    samples = statistics.samples
     compared = [name for name in values if name in samples.records]
     resampled = [metric for metric in metrics if all(metric in samples.records[name].metrics for name in compared)]
     has_too_few_images = min(samples.images.values(), default=0) < MIN_IMAGES
     if len(compared) < 2 or not resampled or has_too_few_images:  # without rivals every trial is on the front
         return {}
-    points = list(resampled_points(samples, compared, resampled, seeds))
+    points = list(resampled_points(statistics, compared, resampled))
     for index, metric in enumerate(metrics):
         if metric not in resampled:
             exact = np.array([values[name][index] for name in compared]) * catalogue.sign(goal_of(metric))
@@ -58,9 +55,7 @@ def front_support(
     return dict(zip(compared, shares.tolist(), strict=True))
 
 
-def resampled_points(
-    samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
-) -> Numbers:
+def resampled_points(statistics: SplitStatistics, names: Sequence[str], metrics: Sequence[str]) -> Numbers:
     """Return (metrics, trials, resamples): debiased draws with the noise of seeds and of the biases; more is better."""
     generator = np.random.default_rng(_NOISE_SEED)
     rows = []
@@ -68,12 +63,13 @@ def resampled_points(
         draws = []
         noise_of_biases = generator.standard_normal(N_RESAMPLES)  # all trials share it: each bias may be off by half
         for name in names:
-            record = samples.records[name]
+            record = statistics.samples.records[name]
             measured = record.metrics[metric]
             bias = estimated_bias(measured, metric)
-            seed_deviation = np.sqrt(seeds[metric].of_mean(record, metric).value)
+            seed_deviation = np.sqrt(statistics.seeds(metric).of_mean(record, metric).value)
             seed_noise = seed_deviation * generator.standard_normal(N_RESAMPLES)
-            draws.append(measured.recentred_draws - bias + bias / 2 * noise_of_biases + seed_noise)
+            around_value = measured.draws - measured.bias  # without the bootstrap's own bias
+            draws.append(around_value - bias + bias / 2 * noise_of_biases + seed_noise)
         rows.append(np.stack(draws) * catalogue.sign(goal_of(metric)))
     return np.stack(rows)
 
@@ -101,19 +97,18 @@ class Region:
     worst: Sequence[float | None]  # reached in 90 %
 
 
-def front_region(
-    samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
-) -> Region | None:
+def front_region(statistics: SplitStatistics, names: Sequence[str], metrics: Sequence[str]) -> Region | None:
     """Return the region of the front of trials in two metrics; None unless both are resampled for some of them."""
-    compared = [name for name in names if name in samples.records]
+    records = statistics.samples.records
+    compared = [name for name in names if name in records]
     for name in compared:
-        if not set(metrics) <= samples.records[name].metrics.keys():
+        if not set(metrics) <= records[name].metrics.keys():
             return None
     if len(metrics) != 2 or not compared:
         return None
     first_sign = catalogue.sign(goal_of(metrics[0]))
     second_sign = catalogue.sign(goal_of(metrics[1]))
-    first, second = resampled_points(samples, compared, metrics, seeds)  # (trials, resamples) each; more is better
+    first, second = resampled_points(statistics, compared, metrics)  # (trials, resamples) each; more is better
     positions = _positions(first, second)
     best_second = []  # for each position the best second value of the trials that reach it, by resample
     for position in positions:

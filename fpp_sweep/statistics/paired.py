@@ -70,7 +70,6 @@ class Difference:
     seed_variance: float = 0.0  # part of the squared standard error
     bias: float = 0.0  # estimated by the bootstrap
     adjusted_p: float = math.nan  # by Holm's correction within its family
-    family_size: int = 1
 
     @property
     def is_significant(self) -> bool:
@@ -159,7 +158,7 @@ def own_seed_variance(samples: MetricSamples) -> Variance:
     subtracted because the variance of images contains it already.
     """
     seeds = len(samples.by_seed)
-    spread = float(samples.seed_values.var(ddof=1))
+    spread = float(samples.by_seed[:, 0].var(ddof=1))
     deviations = samples.by_seed[:, 1:] - samples.draws
     image_noise = float(deviations.var(axis=1).sum() / (seeds - 1))
     return Variance(max(spread - image_noise, 0.0), seeds - 1.0)
@@ -222,25 +221,24 @@ def satterthwaite(variances: Sequence[Variance]) -> Variance:
     return Variance(total, degrees_of_freedom)
 
 
-def seed_variances(
-    samples: SplitSamples, metrics: Iterable[str], others: Sequence[SplitSamples] = (), typical: Collection[str] = ()
-) -> dict[str, SeedVariances]:
-    """Return the seed variances of a split's records, by metric; those of other splits count, too."""
-    records = list(samples.records.values())
-    for other in others:
-        records += other.records.values()
-    return {metric: SeedVariances.of(records, metric, typical) for metric in metrics}
-
-
-# --- intervals -------------------------------------------------------------------------------------
+# --- intervals and differences ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitStatistics:
-    """Resampled metrics of one split's records, and the variances of their seeds: the input of intervals."""
+    """Intervals and paired differences of one split's records, from resampled metrics and the variances of seeds."""
 
     samples: SplitSamples
-    seeds: Mapping[str, SeedVariances] = field(default_factory=dict)  # variances of seeds, by metric
+    others: Sequence[SplitSamples] = ()  # of other splits: the spread of their seeds counts, too
+    typical: Collection[str] = ()  # names of the records whose mean variance counts; empty: all
+    variances: dict[str, SeedVariances] = field(default_factory=dict)  # of seeds, by metric; computed when needed
+
+    def seeds(self, metric: str) -> SeedVariances:
+        """Return the variances of the records' seeds in a metric."""
+        if metric not in self.variances:
+            records = [record for split in (self.samples, *self.others) for record in split.records.values()]
+            self.variances[metric] = SeedVariances.of(records, metric, self.typical)
+        return self.variances[metric]
 
     def has_known_seed_variance(self, name: str, metrics: Iterable[str]) -> bool:
         """Return True if a record's variance over pretraining seeds is known in every metric.
@@ -251,34 +249,64 @@ class SplitStatistics:
         if not record.deterministic and len(record.seeds) < 2:
             return False
         for metric in metrics:
-            if metric not in self.seeds or metric not in record.metrics:
+            if metric not in record.metrics:
                 return False
-            is_known = self.seeds[metric].pooled.degrees_of_freedom >= MIN_SEED_DEGREES
+            is_known = self.seeds(metric).pooled.degrees_of_freedom >= MIN_SEED_DEGREES
             if not is_known and not record.is_unvaried(metric):
                 return False
         return True
 
-    def interval(self, name: str, metric: str) -> Interval | str:
-        """Return a record's interval, or the reason for which it has none."""
-        return metric_interval(self.samples, name, metric, self.seeds.get(metric))
+    def why_no_interval(self, name: str, metric: str) -> str:
+        """Return why a record has no interval; an empty text if it has one."""
+        return _why_unmeasurable(metric) or _why_too_little(self.samples, metric, [self.samples.metric(name, metric)])
 
+    def interval(self, name: str, metric: str) -> Interval | None:
+        """Return a record's interval; None if it has none."""
+        measured = self.samples.metric(name, metric)
+        if measured is None or self.why_no_interval(name, metric):
+            return None
+        bias = estimated_bias(measured, metric)
+        of_seeds = self.seeds(metric).of_mean(self.samples.records[name], metric)
+        variance = satterthwaite([_image_variance(measured.draws, bias, measured), of_seeds])
+        half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
+        centre = measured.value - bias
+        largest = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].largest
+        return Interval(measured.value, max(0.0, centre - half_width), min(largest, centre + half_width))
 
-def metric_interval(
-    samples: SplitSamples, name: str, metric: str, seeds: SeedVariances | None = None
-) -> Interval | str:
-    """Return the interval of a record's metric, or the reason for which it has none."""
-    measured = samples.metric(name, metric)
-    reason = _why_unmeasurable(metric) or _why_too_little(samples, metric, [measured])
-    if measured is None or reason:
-        return f"no interval: {reason}"
-    seeds = seeds or SeedVariances.of(samples.records.values(), metric)
-    bias = estimated_bias(measured, metric)
-    of_seeds = seeds.of_mean(samples.records[name], metric)
-    variance = satterthwaite([_image_variance(measured.draws, bias, measured), of_seeds])
-    half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
-    centre = measured.value - bias
-    largest = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].largest
-    return Interval(measured.value, max(0.0, centre - half_width), min(largest, centre + half_width))
+    def why_no_difference(self, first: str, second: str, metric: str) -> str:
+        """Return why the difference of two records has no test; an empty text if it has one."""
+        both = [self.samples.metric(first, metric), self.samples.metric(second, metric)]
+        return why_never_tested(metric) or _why_too_little(self.samples, metric, both)
+
+    def difference(self, first: str, second: str, metric: str) -> Difference | None:
+        """Return first minus second on the same images, not yet corrected; None where they cannot be paired."""
+        minuend, subtrahend = self.samples.metric(first, metric), self.samples.metric(second, metric)
+        if minuend is None or subtrahend is None or self.why_no_difference(first, second, metric):
+            return None
+        bias = estimated_bias(minuend, metric) - estimated_bias(subtrahend, metric)
+        of_seeds = [self.seeds(metric).of_mean(self.samples.records[name], metric) for name in (first, second)]
+        # the extra variance belongs to the images, which both records share, so it counts once
+        variance = satterthwaite([_image_variance(minuend.draws - subtrahend.draws, bias, minuend), *of_seeds])
+        return Difference(
+            first=first,
+            second=second,
+            metric=metric,
+            value=minuend.value - subtrahend.value,
+            standard_error=math.sqrt(variance.value),
+            degrees_of_freedom=variance.degrees_of_freedom,
+            seed_variance=of_seeds[0].value + of_seeds[1].value,
+            bias=bias,
+        )
+
+    def differences(self, pairs: Iterable[tuple[str, str]], metrics: Sequence[str]) -> list[Difference]:
+        """Return the differences of all pairs in all metrics that can be tested, not yet corrected."""
+        tested = []
+        for first, second in pairs:
+            for metric in metrics:
+                paired = self.difference(first, second, metric)
+                if paired is not None:
+                    tested.append(paired)
+        return tested
 
 
 def _image_variance(draws: Numbers, bias: float, measured: MetricSamples) -> Variance:
@@ -307,12 +335,6 @@ def why_never_tested(metric: str) -> str:
     return _why_unmeasurable(metric)
 
 
-def why_not_paired(samples: SplitSamples, first: str, second: str, metric: str) -> str:
-    """Return why the difference of two records has no test; an empty text if it has one."""
-    both = [samples.metric(first, metric), samples.metric(second, metric)]
-    return why_never_tested(metric) or _why_too_little(samples, metric, both)
-
-
 def _why_too_little(samples: SplitSamples, metric: str, compared: Sequence[MetricSamples | None]) -> str:
     """Return why the images do not tell a metric of one record, or of two apart; empty if they do."""
     measured = [samples_of_record for samples_of_record in compared if samples_of_record is not None]
@@ -328,31 +350,7 @@ def _why_too_little(samples: SplitSamples, metric: str, compared: Sequence[Metri
     return ""
 
 
-# --- differences -----------------------------------------------------------------------------------
-
-
-def difference(
-    samples: SplitSamples, first: str, second: str, metric: str, seeds: SeedVariances | None = None
-) -> Difference | None:
-    """Return first minus second on the same images, not yet corrected; None where they cannot be paired."""
-    minuend, subtrahend = samples.metric(first, metric), samples.metric(second, metric)
-    if minuend is None or subtrahend is None or why_not_paired(samples, first, second, metric):
-        return None
-    seeds = seeds or SeedVariances.of(samples.records.values(), metric)
-    bias = estimated_bias(minuend, metric) - estimated_bias(subtrahend, metric)
-    of_seeds = [seeds.of_mean(samples.records[name], metric) for name in (first, second)]
-    # the extra variance belongs to the images, which both records share, so it counts once
-    variance = satterthwaite([_image_variance(minuend.draws - subtrahend.draws, bias, minuend), *of_seeds])
-    return Difference(
-        first=first,
-        second=second,
-        metric=metric,
-        value=minuend.value - subtrahend.value,
-        standard_error=math.sqrt(variance.value),
-        degrees_of_freedom=variance.degrees_of_freedom,
-        seed_variance=of_seeds[0].value + of_seeds[1].value,
-        bias=bias,
-    )
+# --- other differences, and Holm's correction --------------------------------------------------------
 
 
 def difference_over_seeds(
@@ -381,29 +379,6 @@ def difference_over_seeds(
     )
 
 
-def corrected_differences(
-    samples: SplitSamples,
-    pairs: Sequence[tuple[str, str]],
-    metrics: Sequence[str],
-    seeds: Mapping[str, SeedVariances] | None = None,
-) -> list[Difference]:
-    """Return the differences of all pairs in all metrics, corrected by Holm as one family."""
-    return adjust_p_values(differences(samples, pairs, metrics, seeds or seed_variances(samples, metrics)))
-
-
-def differences(
-    samples: SplitSamples, pairs: Sequence[tuple[str, str]], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
-) -> list[Difference]:
-    """Return the differences of all pairs in all metrics that can be tested, not yet corrected."""
-    tested = []
-    for first, second in pairs:
-        for metric in metrics:
-            paired = difference(samples, first, second, metric, seeds.get(metric))
-            if paired is not None:
-                tested.append(paired)
-    return tested
-
-
 def adjust_p_values(family: Sequence[Difference]) -> list[Difference]:
     """Return the differences with p-values adjusted by Holm.
 
@@ -413,5 +388,5 @@ def adjust_p_values(family: Sequence[Difference]) -> list[Difference]:
     largest = 0.0
     for rank, index in enumerate(sorted(range(len(family)), key=lambda index: family[index].p_value)):
         largest = max(largest, (len(family) - rank) * family[index].p_value)
-        adjusted[index] = replace(family[index], adjusted_p=min(1.0, largest), family_size=len(family))
+        adjusted[index] = replace(family[index], adjusted_p=min(1.0, largest))
     return adjusted

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import scipy  # loads `scipy.optimize` when it is used: most processes of a sweep fit no map
 from numpy.typing import NDArray
 
 from fpp_sweep.core.metrics import Predictions
@@ -28,7 +29,6 @@ Integers = NDArray[np.int64]
 CONFORMAL_SETS = "a conformal threshold"  # in messages
 COVERED = "_covered"  # ends the name of the column that says whether a set holds the label
 FOLDS = 5  # folds of a map that is fitted and applied on the same split
-MAX_STEPS = 200  # limit for Newton's method with bisection; about ten suffice
 TOLERANCE = 1e-13  # relative, of the inverse temperature
 ALL_RIGHT = "every label has the largest logit, so that T goes to 0"
 NO_SIGNAL = "labels have no larger logits than other classes on average, so that T goes to infinity"
@@ -84,30 +84,22 @@ class LabelledLogits:
 def fit_temperature(datasets: Sequence[LabelledLogits]) -> TemperatureFit:
     """Return the T that minimises the negative log-likelihood of logits / T, a mean over datasets of means.
 
-    The loss is convex in b = 1 / T: its slope is the mean of E[z] - z_label, its curvature the mean variance of z, both
-    under softmax(b z). Newton's steps are replaced by bisection where they leave the bracket. There is no minimiser if
-    the slope is positive at b = 0, or negative for every b.
+    The loss is convex in b = 1 / T: its slope is the mean of E[z] - z_label under softmax(b z). There is no minimiser
+    if the slope is positive at b = 0, or negative for every b.
     """
     parts = [_margins(dataset) for dataset in datasets]
     if sum(float(margins.max(axis=1).mean()) for margins in parts) <= 0:
         return TemperatureFit(temperature=1.0, problem=ALL_RIGHT)
     if sum(float(margins.mean()) for margins in parts) >= 0:
         return TemperatureFit(temperature=1.0, problem=NO_SIGNAL)
-    low, high = 0.0, math.inf
-    inverse = 1.0
-    for _ in range(MAX_STEPS):
-        slope, curvature = _slope_and_curvature(parts, inverse)
-        if slope > 0:
-            high = inverse
-        else:
-            low = inverse
-        step = inverse - slope / max(curvature, np.finfo(float).tiny)
-        if not low < step < high:
-            step = min(2 * inverse, (low + high) / 2)
-        moved = abs(step - inverse)
-        inverse = step
-        if moved <= TOLERANCE * inverse:
-            break
+
+    def slope(inverse: float) -> float:
+        return sum(float((softmax(inverse * margins) * margins).sum(axis=1).mean()) for margins in parts)
+
+    high = 1.0
+    while slope(high) < 0:
+        high *= 2
+    inverse = scipy.optimize.brentq(slope, 0.0, high, xtol=TOLERANCE**2, rtol=TOLERANCE)
     return TemperatureFit(temperature=1 / inverse)
 
 
@@ -116,19 +108,6 @@ def _margins(dataset: LabelledLogits) -> Numbers:
     logits = np.asarray(dataset.logits, np.float64)
     rows = np.arange(len(logits))
     return np.asarray(logits - logits[rows, dataset.labels][:, None])
-
-
-def _slope_and_curvature(parts: Sequence[Numbers], inverse: float) -> tuple[float, float]:
-    """Return the first two derivatives of the negative log-likelihood by the inverse temperature."""
-    slope = 0.0
-    curvature = 0.0
-    for margins in parts:
-        probabilities = softmax(inverse * margins)
-        means = (probabilities * margins).sum(axis=1, keepdims=True)
-        variances = (probabilities * (margins - means) ** 2).sum(axis=1)
-        slope += float(means.mean())
-        curvature += float(variances.mean())
-    return slope, curvature
 
 
 def with_temperature(logits: Numbers, temperature: float) -> Numbers:
@@ -144,15 +123,13 @@ def fit_isotonic(dataset: LabelledLogits) -> IsotonicFit:
 
     Its values keep 1 / (N + 2) from 0 and 1, as N images never show that a prediction is certain; the choice is ours.
     """
-    from scipy import optimize  # start-up time: most processes of a sweep fit no map
-
     probabilities = softmax(np.asarray(dataset.logits, np.float64))
     confidence = probabilities.max(axis=1)
     correct = probabilities.argmax(axis=1) == dataset.labels
     distinct, position = np.unique(confidence, return_inverse=True)
     counts = np.bincount(position).astype(np.float64)
     hits = np.bincount(position, weights=correct)
-    values = optimize.isotonic_regression(hits / counts, weights=counts).x
+    values = scipy.optimize.isotonic_regression(hits / counts, weights=counts).x
     least = 1 / (len(confidence) + 2)
     return IsotonicFit(confidences=distinct, values=np.clip(values, least, 1 - least))
 

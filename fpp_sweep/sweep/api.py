@@ -232,7 +232,7 @@ def _numbers(record: TrialRecord, split: str, statistics: SweepStatistics) -> di
             numbers[f"{metric}/{dataset}"] = value
     for metric in metrics_shown(statistics.front.info):
         interval = statistics.interval(record, split, metric)
-        if not isinstance(interval, str):
+        if interval is not None:
             numbers[f"{metric} low"] = interval.low
             numbers[f"{metric} high"] = interval.high
     return numbers

@@ -6,8 +6,11 @@ import numpy as np
 
 from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import front_of
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
+from fpp_sweep.records.recommendation import answer_of
 from fpp_sweep.space.work import DEFAULT_FLOOR
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import (
@@ -18,6 +21,7 @@ from fpp_sweep.statistics.bootstrap import (
     SplitSamples,
     sample_record,
 )
+from fpp_sweep.statistics.paired import SplitStatistics, adjust_p_values
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import baseline, sweep_info, trial
 
@@ -124,7 +128,7 @@ def _measured_record(number, name, table):
     datasets = list(next(iter(by_seed.values())))
     by_dataset = {dataset: _mean([metrics[dataset] for metrics in by_seed.values()]) for dataset in datasets}
     average = _mean(list(by_dataset.values()))
-    if name in (ZERO_SHOT, TPT):
+    if not name.startswith("trial"):
         record = baseline(name, average["accuracy"], average["ece"])
     else:
         record = replace(trial(number, average["accuracy"], average["ece"]), name=name)
@@ -170,3 +174,14 @@ def split_samples(records, *, image_sd=0.5, deterministic=(), images=1000, seed=
         seeds = tuple(range(len(next(iter(metrics.values())))))
         records_samples[name] = RecordSamples(name, seeds, name in deterministic, samples)
     return SplitSamples("test", {"dtd": images}, records_samples)
+
+
+def corrected_differences(samples, pairs, metrics):
+    """Return the differences of all pairs in all metrics, corrected as one family."""
+    return adjust_p_values(SplitStatistics(samples).differences(pairs, metrics))
+
+
+def statistics_without_files(info, records):
+    """Return the statistics of records that have no block statistics."""
+    front = front_of(info, records)
+    return SweepStatistics(front=front, splits={}, support={}, answer=answer_of(front, {}))

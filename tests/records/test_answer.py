@@ -10,6 +10,7 @@ from fpp_sweep.records.answer import sentence_of, statistics_of
 from fpp_sweep.records.measurements import read_block_stats
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.statistics.paired import adjust_p_values
 from tests.kit.measured import SEARCH_SEED, World, write_block_stats, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import ACCURACY, ECE
@@ -33,7 +34,7 @@ def test_a_trial_that_beats_both_references_without_a_loss_is_to_be_used(tmp_pat
     answer = statistics.answer
     assert (answer.recommended, answer.best_baseline, answer.split) == ("trial-0002", None, "test")
     assert answer.references == (f"baseline-{ZERO_SHOT}", f"baseline-{TPT}")
-    assert answer.difference("trial-0002", f"baseline-{ZERO_SHOT}", "accuracy").mark == "+"
+    assert answer.differences[f"baseline-{ZERO_SHOT}", "accuracy"].mark == "+"
     sentence = sentence_of(statistics)
     assert sentence.startswith("Use trial-0002 (gamma2 ")
     for gain in ("points less ece than tpt from words", "points more accuracy than zero_shot"):
@@ -44,7 +45,7 @@ def test_a_trial_that_beats_both_references_without_a_loss_is_to_be_used(tmp_pat
 def test_an_objective_without_a_shown_gain_is_equal_within_its_interval(tmp_path):
     sides = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.602, 0.05)}
     statistics = read_statistics(write_sweep_of(tmp_path, sides))
-    paired = statistics.answer.difference("trial-0002", f"baseline-{TPT}", "accuracy")
+    paired = statistics.answer.differences[f"baseline-{TPT}", "accuracy"]
     bound = max(abs(paired.low), abs(paired.high))
     assert f"accuracy equal within {bound:.1f} (95 %)" in sentence_of(statistics)
 
@@ -53,7 +54,7 @@ def test_a_trial_that_equals_zero_shot_is_not_recommended_for_beating_its_method
     """Adaptation of words costs calibration, which each trial without an effect then gains."""
     sides = {ZERO_SHOT: (0.60, 0.05), TPT: (0.60, 0.25), "trial-0002": (0.60, 0.05)}
     answer = read_statistics(write_sweep_of(tmp_path, sides)).answer
-    assert answer.difference("trial-0002", f"baseline-{TPT}", "ece").mark == "+"
+    assert answer.differences[f"baseline-{TPT}", "ece"].mark == "+"
     assert (answer.recommended, answer.best_baseline) == (None, f"baseline-{ZERO_SHOT}")
 
 
@@ -127,11 +128,15 @@ def test_a_running_sweep_and_a_recommended_trial_need_no_command(tmp_path):
 
 
 def test_the_families_are_the_differences_to_each_reference_and_all_others(tmp_path):
-    answer = read_statistics(write_sweep_of(tmp_path, BETTER)).answer
-    sizes = {key: paired.family_size for key, paired in answer.differences.items()}
-    assert len(sizes) == len(answer.finalists) * 2 * 2
-    assert {size for (name, _, _), size in sizes.items() if name == answer.finalists[0]} == {2}
-    assert {size for (name, _, _), size in sizes.items() if name != answer.finalists[0]} == {4}
+    sides = {**BETTER, "fpp_paper": (0.638, 0.051), "fpp_code": (0.641, 0.049)}
+    differences = read_statistics(write_sweep_of(tmp_path, sides)).answer.differences
+    families = {}
+    for (baseline, _), paired in differences.items():
+        is_reference = baseline in (f"baseline-{ZERO_SHOT}", f"baseline-{TPT}")
+        families.setdefault(baseline if is_reference else "others", []).append(paired)
+    assert [len(family) for family in families.values()] == [2, 2, 4]
+    for family in families.values():
+        assert family == adjust_p_values(family)
 
 
 def test_before_finalists_run_there_is_no_answer_and_no_promise_of_a_final_stage(tmp_path):
@@ -322,7 +327,7 @@ def test_a_trial_whose_seeds_collapse_is_not_the_champion(tmp_path):
     sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.66, 0.05), "trial-0004": (0.70, 0.04)}
     folder = write_sweep_of(tmp_path, sides, shifts={"trial-0004": (-0.30, 0.0, 0.30)})
     answer = read_statistics(folder).answer
-    assert answer.finalists == ("trial-0002", "trial-0004")
+    assert answer.champion == "trial-0002"
 
 
 def answer_by_ece(folder):
@@ -403,7 +408,7 @@ def test_few_images_are_not_tested_and_the_answer_keeps_finalists_images_and_the
         "(on 3 seeds and 2 x 20 test images). "
     )
     assert (answer.split, answer.images) == ("test", {"digits": 20, "scenes": 20})
-    assert "trial-0002" in answer.finalists
+    assert answer.champion == "trial-0002"
     assert not answer.differences
 
 
@@ -423,7 +428,7 @@ def test_a_sweep_that_only_evaluates_recommends_nothing(tmp_path):
     folder = write_sweep_of(tmp_path, BETTER)
     folder.write_info(replace(folder.info(), space={"search": {"evaluate_only": True}}))
     answer = read_statistics(folder).answer
-    assert (answer.recommended, answer.finalists, dict(answer.differences)) == (None, (), {})
+    assert (answer.recommended, answer.champion, dict(answer.differences)) == (None, "", {})
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing"])
@@ -435,7 +440,7 @@ def test_damaged_block_statistics_are_ignored_and_reported(tmp_path, damage):
     else:
         file.unlink()
     statistics = read_statistics(folder)
-    assert statistics.answer.finalists == ("trial-0002",)
+    assert statistics.answer.champion == "trial-0002"
     if damage == "cut":
         (line,) = statistics.notes
         assert line.startswith("trial-0003: block statistics of split test are ignored: ")

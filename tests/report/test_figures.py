@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fpp_sweep.records.answer import statistics_of_samples
-from fpp_sweep.records.front import front_of
 from fpp_sweep.report.figures import StaticFigure, axis_titles, draw_front, front_figures
 from fpp_sweep.report.plots import front_plots
+from tests.kit.measured import statistics_without_files
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import ACCURACY, ECE, all_baselines, below_floor, sweep_info
 
@@ -89,7 +88,6 @@ def test_a_trial_below_the_floor_stands_at_the_edge_of_the_frame(far):
 def test_trials_that_are_all_below_the_floor_are_shown():
     """Six baselines alone would make a frame, and the trial would be an outlier beside them."""
     information = sweep_info()
-    front = front_of(information, [*all_baselines(), below_floor(9, 20.0, 30.0)])
-    statistics = statistics_of_samples(front, {})
+    statistics = statistics_without_files(information, [*all_baselines(), below_floor(9, 20.0, 30.0)])
     (figure,) = front_figures(information, statistics)
     assert figure.frame is None

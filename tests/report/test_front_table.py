@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from fpp_sweep.records.answer import statistics_of, statistics_of_samples
+from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import IMPORTED
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.front_table import by_merit, dataset_table, front_table, remarks, setting_cells, trial_table
 from fpp_sweep.report.table import to_text
 from fpp_sweep.space.objectives import Objective
-from tests.kit.measured import World, write_measured_sweep
+from tests.kit.measured import World, statistics_without_files, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import all_baselines, baseline, failed, searched_trials, split_result, sweep_info, trial
 
@@ -20,12 +20,8 @@ PAPERS = ("dtd", "pets")  # datasets of which TDA has released settings
 TDA_NOTE = "† as released; how they were chosen is not said: tda adapt.cache_alpha, tda adapt.cache_beta"
 
 
-def statistics_of_records(info, records):
-    return statistics_of_samples(front_of(info, records), {})
-
-
 def table_of(records):
-    return trial_table(sweep_info(), records, statistics_of_records(sweep_info(), records))
+    return trial_table(sweep_info(), records, statistics_without_files(sweep_info(), records))
 
 
 def texts_of(table, *headings):
@@ -133,7 +129,7 @@ def test_a_front_with_many_settings_fits_the_terminal(width):
 
 def test_only_members_with_marks_stand_out_in_both_tables():
     info, records = sweep_info(), [trial(0, 72, 5), trial(1, 71, 4.9), trial(2, 70.5, 4.8), trial(3, 65, 3)]
-    statistics = statistics_of_samples(front_of(info, records), {})
+    statistics = statistics_without_files(info, records)
     marked = {name for name, marks in statistics.front.marks.items() if marks}
     assert len(marked) < 4
     for table in (front_table(info, statistics.front), trial_table(info, records, statistics)):

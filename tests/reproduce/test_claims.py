@@ -6,6 +6,7 @@ import pytest
 
 from fpp_sweep.reproduce.claims import judge_claims
 from fpp_sweep.reproduce.experiments import Claim, find
+from fpp_sweep.statistics.paired import SplitStatistics
 from tests.kit.experiments import result_from_stats, two_seed_result, write_experiment
 from tests.kit.measured import World
 
@@ -60,12 +61,13 @@ def test_a_row_of_one_seed_decides_no_claim(tmp_path):
     assert verdicts(table) == ["holds"]
     name = table.records[("fpp", ""), "accuracy"].name
     of_one_seed = {}
-    for scope, samples in table.samples.items():
+    for scope, statistics in table.statistics.items():
+        samples = statistics.samples
         record = samples.records[name]
         metrics = {metric: replace(values, by_seed=values.by_seed[:1]) for metric, values in record.metrics.items()}
         records = {**samples.records, name: replace(record, seeds=(0,), metrics=metrics)}
-        of_one_seed[scope] = replace(samples, records=records)
-    (judged,) = judge_claims(replace(table, samples=of_one_seed))
+        of_one_seed[scope] = SplitStatistics(replace(samples, records=records))
+    (judged,) = judge_claims(replace(table, statistics=of_one_seed))
     assert judged.verdict == "undecided"
     assert judged.numbers.endswith(" (no interval)")
 

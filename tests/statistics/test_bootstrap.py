@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from fpp_sweep.statistics.block_stats import metric_value, resample
-from fpp_sweep.statistics.bootstrap import NO_MAP, MetricSamples, average_over, block_weights, sample_record
+from fpp_sweep.statistics.bootstrap import NO_MAP, average_over, block_weights, sample_record
 from fpp_sweep.statistics.front_support import front_region
-from fpp_sweep.statistics.paired import corrected_differences, metric_interval, seed_variances
-from tests.kit.measured import block_stats, sampled, split_samples
+from fpp_sweep.statistics.paired import SplitStatistics
+from tests.kit.measured import block_stats, corrected_differences, sampled, split_samples
 
 
 def random_table(generator, images=400, dataset="dtd"):
@@ -91,7 +91,7 @@ def test_a_few_images_that_only_one_record_gets_right_prove_nothing(images, is_s
 def test_an_accuracy_of_0_or_100_has_an_interval_of_positive_width(wrong):
     """If 100 of 100 images are right, the error rate may still be 3 % (rule of three)."""
     samples = sampled({"trial": {("dtd", 0): block_stats(np.arange(100) >= wrong)}}, ["accuracy"])
-    interval = metric_interval(samples, "trial", "accuracy")
+    interval = SplitStatistics(samples).interval("trial", "accuracy")
     assert interval.value == 100 - wrong
     assert 2.5 < max(interval.high - interval.value, interval.value - interval.low) < 3.2
 
@@ -106,8 +106,7 @@ def test_the_region_of_the_front_has_the_quantiles_of_resampled_fronts():
         },
         image_sd=0.1,
     )
-    seeds = seed_variances(samples, ["accuracy", "ece"])
-    region = front_region(samples, ["a", "b", "c"], ["accuracy", "ece"], seeds)
+    region = front_region(SplitStatistics(samples), ["a", "b", "c"], ["accuracy", "ece"])
     assert region.xs[-1] > 69.9
     middle = int(np.argmin(np.abs(np.array(region.xs) - 69.5)))
     assert region.best[middle] < region.median[middle] < region.worst[middle]
@@ -115,13 +114,6 @@ def test_the_region_of_the_front_has_the_quantiles_of_resampled_fronts():
     assert region.median[0] == pytest.approx(4, abs=0.1)
     for reached in (region.best, region.median, region.worst):
         assert (np.diff([value for value in reached if value is not None]) >= 0).all()
-
-
-def test_recentred_resamples_keep_their_spread_and_lie_around_the_value():
-    """The mean of the resamples exceeds the value by the bias that a small number of images causes."""
-    samples = MetricSamples(np.array([[5.0, 6.0, 7.0, 11.0], [7.0, 8.0, 9.0, 13.0]]))
-    assert (samples.value, samples.bias) == (6.0, 3.0)
-    assert samples.recentred_draws.tolist() == [4.0, 5.0, 9.0]
 
 
 # --- averages over datasets of unequal sizes
@@ -143,11 +135,3 @@ def test_an_average_is_the_unweighted_mean_of_its_datasets(record):
     for metric in ("accuracy", "ece"):
         rows = [record.metrics[f"{metric}/{dataset}"].by_seed for dataset in SIZES]
         np.testing.assert_allclose(record.metrics[metric].by_seed, np.mean(rows, axis=0), rtol=1e-12)
-
-
-def test_one_image_is_worth_its_share_of_the_smallest_dataset(record):
-    assert record.metrics["accuracy/large"].points_per_image == 100 / 1600
-    assert record.metrics["accuracy/small"].points_per_image == 100 / 800
-    assert record.metrics["accuracy"].points_per_image == 100 / 800 / 2
-    assert record.metrics["accuracy"].extra_variance == pytest.approx(2 * (100 / 800 / 2) ** 2)
-    assert record.metrics["ece"].points_per_image == 0.0

@@ -4,16 +4,16 @@ import numpy as np
 
 from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples
 from fpp_sweep.statistics.front_support import front_support, support_word
-from fpp_sweep.statistics.paired import seed_variances
+from fpp_sweep.statistics.paired import SplitStatistics
 from tests.kit.measured import metric_samples, split_samples
 
 METRICS = ["accuracy", "ece"]
 
 
 def support_of(records, **options):
-    samples = split_samples(records, **options)
+    statistics = SplitStatistics(split_samples(records, **options))
     values = {name: [0.0] * len(METRICS) for name in records}  # all of these metrics are resampled
-    return words(front_support(samples, values, METRICS, seed_variances(samples, METRICS)))
+    return words(front_support(statistics, values, METRICS))
 
 
 def words(shares):
@@ -32,9 +32,8 @@ def test_a_trial_is_not_beaten_by_the_bias_of_few_images():
     for name, value, bias in (("a", 8.8, 4.0), ("b", 6.5, 0.5)):
         ece = metric_samples([value], noise - noise.mean() + bias)
         records[name] = RecordSamples(name, (0,), True, {"ece": ece})
-    samples = SplitSamples("test", {"dtd": 1000}, records)
-    seeds = seed_variances(samples, ["ece"])
-    support = front_support(samples, {"a": [8.8], "b": [6.5]}, ["ece"], seeds)
+    statistics = SplitStatistics(SplitSamples("test", {"dtd": 1000}, records))
+    support = front_support(statistics, {"a": [8.8], "b": [6.5]}, ["ece"])
     assert support["a"] > support["b"]
     assert support_word(support["b"]) == "uncertain"
 
@@ -42,10 +41,8 @@ def test_a_trial_is_not_beaten_by_the_bias_of_few_images():
 def test_few_images_have_no_support():
     trials = {"a": {"accuracy": [90.0]}, "b": {"accuracy": [40.0]}}
     for images, has_support in ((29, False), (30, True)):
-        samples = split_samples(trials, images=images)
-        support = front_support(
-            samples, {"a": [90.0], "b": [40.0]}, ["accuracy"], seed_variances(samples, ["accuracy"])
-        )
+        statistics = SplitStatistics(split_samples(trials, images=images))
+        support = front_support(statistics, {"a": [90.0], "b": [40.0]}, ["accuracy"])
         assert bool(support) == has_support
 
 
@@ -81,9 +78,8 @@ def test_seeds_that_differ_make_support_uncertain():
 
 def test_an_objective_that_cannot_be_resampled_counts_as_exact():
     samples = split_samples({"a": {"accuracy": [70.0], "ece": [4.0]}, "b": {"accuracy": [60.0], "ece": [9.0]}})
-    metrics = [*METRICS, "seconds"]
-    seeds = seed_variances(samples, METRICS)
-    slower = words(front_support(samples, {"a": [70.0, 4.0, 900.0], "b": [60.0, 9.0, 60.0]}, metrics, seeds))
-    faster = words(front_support(samples, {"a": [70.0, 4.0, 50.0], "b": [60.0, 9.0, 60.0]}, metrics, seeds))
+    statistics, metrics = SplitStatistics(samples), [*METRICS, "seconds"]
+    slower = words(front_support(statistics, {"a": [70.0, 4.0, 900.0], "b": [60.0, 9.0, 60.0]}, metrics))
+    faster = words(front_support(statistics, {"a": [70.0, 4.0, 50.0], "b": [60.0, 9.0, 60.0]}, metrics))
     assert slower == {"a": "likely", "b": "likely"}
     assert faster["b"] == "unlikely"

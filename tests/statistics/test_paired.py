@@ -16,15 +16,10 @@ from fpp_sweep.statistics.paired import (
     SplitStatistics,
     Variance,
     adjust_p_values,
-    corrected_differences,
-    difference,
-    metric_interval,
     own_seed_variance,
     satterthwaite,
-    seed_variances,
-    why_not_paired,
 )
-from tests.kit.measured import block_stats, metric_samples, sampled, split_samples
+from tests.kit.measured import block_stats, corrected_differences, metric_samples, sampled, split_samples
 
 NO_NOISE = np.zeros(500)
 
@@ -65,7 +60,7 @@ def test_the_variance_of_seeds_excludes_the_noise_of_images():
 def test_the_larger_of_a_records_own_variance_and_the_mean_over_finalists_counts():
     records = {"a": {"ece": [4.0, 5.0, 6.0]}, "b": {"ece": [1.0, 5.0, 9.0]}, "baseline": {"ece": [0.0, 50.0, 100.0]}}
     samples = split_samples(records, image_sd=0.0)
-    seeds = seed_variances(samples, ["ece"], typical=["a", "b"])["ece"]
+    seeds = SplitStatistics(samples, typical=["a", "b"]).seeds("ece")
     assert seeds.by_record["a"] == Variance(8.5, 4.0)  # the mean of 1 and 16, with the degrees of both
     assert seeds.by_record["b"] == Variance(16.0, 2.0)
     assert seeds.of_mean(samples.records["b"], "ece").value == pytest.approx(16 / 3)
@@ -74,7 +69,7 @@ def test_the_larger_of_a_records_own_variance_and_the_mean_over_finalists_counts
 def test_seeds_of_all_splits_of_a_record_count():
     """Seeds that fail in the final stage are not forgotten when those of the test split agree by chance."""
     final, test = split_samples({"a": {"ece": [4.0, 12.0, 5.0]}}), split_samples({"a": {"ece": [5.0, 5.1, 5.2]}})
-    alone, joint = (seed_variances(test, ["ece"], others)["ece"].by_record["a"] for others in ([], [final]))
+    alone, joint = (SplitStatistics(test, others).seeds("ece").by_record["a"] for others in ([], [final]))
     assert alone.value < 1 < joint.value
     assert joint.degrees_of_freedom == 4
 
@@ -85,9 +80,8 @@ def test_an_unstable_baseline_does_not_hide_differences_of_finalists():
     calm = split_samples({**steady, **baseline}, deterministic=["zero_shot"])
     unstable = split_samples({**steady, **baseline, "x": {"accuracy": [40, 72, 60]}}, deterministic=["zero_shot"])
     for samples in (calm, unstable):
-        seeds = seed_variances(samples, ["accuracy"], typical=steady)
-        (result,) = corrected_differences(samples, [("trial-0", "zero_shot")], ["accuracy"], seeds)
-        assert result.mark == "+"
+        result = SplitStatistics(samples, typical=steady).difference("trial-0", "zero_shot", "accuracy")
+        assert adjust_p_values([result])[0].mark == "+"
 
 
 def test_a_record_of_one_seed_gets_the_seed_variance_of_the_others():
@@ -108,15 +102,14 @@ def test_a_record_of_one_seed_gets_the_seed_variance_of_the_others():
 )
 def test_two_seeds_of_a_single_record_are_too_few(records, is_known):
     samples = split_samples({name: {"accuracy": values} for name, values in records.items()})
-    statistics = SplitStatistics(samples, seed_variances(samples, ["accuracy"]))
-    assert statistics.has_known_seed_variance("a", ["accuracy"]) == is_known
+    assert SplitStatistics(samples).has_known_seed_variance("a", ["accuracy"]) == is_known
 
 
 def test_a_record_of_one_seed_has_no_known_variance_whatever_is_known_of_others():
     samples = split_samples(
         {"one": {"ece": [5.0]}, "three": {"ece": [5.0, 6.0, 7.0]}, "more": {"ece": [5.0, 6.0, 6.5]}}
     )
-    statistics = SplitStatistics(samples, seed_variances(samples, ["ece"]))
+    statistics = SplitStatistics(samples)
     assert not statistics.has_known_seed_variance("one", ["ece"])
     assert statistics.has_known_seed_variance("three", ["ece"])
     assert not statistics.has_known_seed_variance("three", ["ece", "accuracy"])
@@ -146,19 +139,18 @@ def test_a_difference_must_be_larger_in_a_larger_family():
     family = [difference_of(-1.0, standard_error=0.4) for _ in range(4)]
     assert [result.mark for result in adjust_p_values(family[:1])] == ["+"]
     assert [result.mark for result in adjust_p_values(family)] == [""] * 4
-    assert {result.family_size for result in adjust_p_values(family)} == {4}
 
 
 def test_differences_need_both_records_and_enough_images():
     samples = split_samples({"a": {"ece": [5.0]}, "b": {"ece": [6.0]}}, images=MIN_IMAGES - 1)
-    assert difference(samples, "a", "b", "ece") is None
-    assert difference(split_samples({"a": {"ece": [5.0]}}), "a", "b", "ece") is None
+    assert SplitStatistics(samples).difference("a", "b", "ece") is None
+    assert SplitStatistics(split_samples({"a": {"ece": [5.0]}})).difference("a", "b", "ece") is None
 
 
 def test_an_interval_stays_in_the_range_of_its_metric():
     samples = split_samples({"a": {"accuracy": [99.9]}, "b": {"brier": [0.001]}}, image_sd=5.0)
-    accuracy = metric_interval(samples, "a", "accuracy")
-    brier = metric_interval(samples, "b", "brier")
+    accuracy = SplitStatistics(samples).interval("a", "accuracy")
+    brier = SplitStatistics(samples).interval("b", "brier")
     assert accuracy.high == 100.0
     assert brier.low == 0.0
 
@@ -166,7 +158,7 @@ def test_an_interval_stays_in_the_range_of_its_metric():
 def test_an_interval_covers_the_variance_of_images_and_seeds():
     apart = split_samples({"a": {"accuracy": [60.0, 65.0, 70.0]}}, image_sd=0.5)
     together = split_samples({"a": {"accuracy": [65.0, 65.0, 65.0]}}, image_sd=0.5)
-    wide, narrow = (metric_interval(samples, "a", "accuracy") for samples in (apart, together))
+    wide, narrow = (SplitStatistics(samples).interval("a", "accuracy") for samples in (apart, together))
     assert narrow.high - narrow.low == pytest.approx(2 * 1.97 * 0.5 / math.sqrt(2), rel=0.02)
     assert wide.high - wide.low > 10
 
@@ -180,12 +172,14 @@ def test_an_interval_covers_the_variance_of_images_and_seeds():
     ],
 )
 def test_a_metric_without_an_interval_has_a_reason(metric, reason):
-    assert reason in metric_interval(split_samples({"a": {"ece": [5.0]}}), "a", metric)
+    statistics = SplitStatistics(split_samples({"a": {"ece": [5.0]}}))
+    assert statistics.interval("a", metric) is None
+    assert reason in statistics.why_no_interval("a", metric)
 
 
 def test_few_images_have_no_interval():
     samples = split_samples({"a": {"accuracy": [100.0]}}, images=10)
-    assert metric_interval(samples, "a", "accuracy") == f"no interval: fewer than {MIN_IMAGES} images"
+    assert SplitStatistics(samples).why_no_interval("a", "accuracy") == f"fewer than {MIN_IMAGES} images"
 
 
 def test_a_calibration_error_has_an_interval_if_a_calibrated_model_shows_much_less():
@@ -194,11 +188,11 @@ def test_a_calibration_error_has_an_interval_if_a_calibrated_model_shows_much_le
 
     records = {name: record(name, value) for name, value in (("far", 9.0), ("near", 2.5), ("at", 3.1))}
     records["spread"] = record("spread", 9.0, bias=8.0)  # confidences near a half make the bias larger
-    samples = SplitSamples("test", {"dtd": 1000}, records)
-    assert metric_interval(samples, "far", "ece").value == 9.0
-    assert metric_interval(samples, "at", "ece").value == 3.1
-    assert metric_interval(samples, "near", "ece").startswith("no interval: too near to 2.0")
-    assert metric_interval(samples, "spread", "ece").startswith("no interval: too near to 8.0")
+    statistics = SplitStatistics(SplitSamples("test", {"dtd": 1000}, records))
+    assert statistics.interval("far", "ece").value == 9.0
+    assert statistics.interval("at", "ece").value == 3.1
+    assert statistics.why_no_interval("near", "ece").startswith("too near to 2.0")
+    assert statistics.why_no_interval("spread", "ece").startswith("too near to 8.0")
 
 
 def test_seeds_that_change_nothing_give_no_difference_to_a_single_seed():
@@ -224,7 +218,7 @@ def test_accuracies_that_are_equal_by_chance_rule_no_loss_out():
     for name, scale in (("reference", 1.0), ("other", 0.9), ("same", 1.0)):
         tables[name] = {("dtd", 0): block_stats(correct, scale * confidence)}
     samples = sampled(tables, ["accuracy", "ece"], deterministic=tables)
-    result = difference(samples, "other", "reference", "accuracy")
+    result = SplitStatistics(samples).difference("other", "reference", "accuracy")
     assert result.value == 0
     assert not result.excludes_loss_beyond(1.0)
     assert result.half_width == pytest.approx(2 * math.sqrt(2) * 100 / 60, rel=0.02)  # of two images more that differ
@@ -239,7 +233,7 @@ def test_the_test_and_the_interval_leave_out_the_bias_of_few_images(metric, is_r
     for name, value, bias in (("a", 12.0, 2.0), ("b", 9.0, 0.5)):  # the resamples are too high by the bias
         samples = {metric: metric_samples([value], noise + bias, calibrated_bias=1.0)}
         records[name] = RecordSamples(name, (0,), True, samples)
-    result = difference(SplitSamples("test", {"dtd": 1000}, records), "a", "b", metric)
+    result = SplitStatistics(SplitSamples("test", {"dtd": 1000}, records)).difference("a", "b", metric)
     bias = 1.5 if is_removed else 0.0
     assert result.value == 3.0
     assert (result.low + result.high) / 2 == pytest.approx(3.0 - bias)
@@ -258,9 +252,9 @@ def test_two_errors_near_to_calibration_are_not_distinguished(metric, is_tested)
         samples = {metric: metric_samples([value], noise * value, calibrated_bias=bias if metric == "ece" else 0.0)}
         records[name] = RecordSamples(name, (0,), True, samples)
     split = SplitSamples("test", {"dtd": 1000}, records)
-    assert (difference(split, "narrow", "spread", metric) is not None) == is_tested
-    assert ("too near to 9.8" in why_not_paired(split, "narrow", "spread", metric)) != is_tested
-    assert difference(split, "narrow", "far", metric).p_value < 0.01
+    assert (SplitStatistics(split).difference("narrow", "spread", metric) is not None) == is_tested
+    assert ("too near to 9.8" in SplitStatistics(split).why_no_difference("narrow", "spread", metric)) != is_tested
+    assert SplitStatistics(split).difference("narrow", "far", metric).p_value < 0.01
 
 
 @pytest.mark.parametrize("posthoc", ["temperature_val", "isotonic"])
@@ -269,8 +263,8 @@ def test_metrics_after_a_map_have_no_test(posthoc):
     metric = f"ece@{posthoc}"
     records = {name: RecordSamples(name, (0,), True, {metric: metric_samples([9.0], NO_NOISE)}) for name in "ab"}
     samples = SplitSamples("test", {"dtd": 1000}, records)
-    assert difference(samples, "a", "b", metric) is None
-    assert "is fitted on few images" in why_not_paired(samples, "a", "b", metric)
+    assert SplitStatistics(samples).difference("a", "b", metric) is None
+    assert "is fitted on few images" in SplitStatistics(samples).why_no_difference("a", "b", metric)
 
 
 def test_the_bias_of_few_images_is_subtracted_once():
@@ -278,7 +272,7 @@ def test_the_bias_of_few_images_is_subtracted_once():
     noise = 0.3 * np.random.default_rng(0).standard_normal(500) + 1.0  # the mean of the resamples is too high by 1
     metrics = {name: metric_samples([9.0], noise, calibrated_bias=2.0) for name in ("ece", "debiased_ece")}
     samples = SplitSamples("test", {"dtd": 1000}, {"a": RecordSamples("a", (0,), True, metrics)})
-    plain, debiased = (metric_interval(samples, "a", metric) for metric in metrics)
+    plain, debiased = (SplitStatistics(samples).interval("a", metric) for metric in metrics)
     assert (plain.low + plain.high) / 2 == pytest.approx(8.0, abs=0.05)
     assert (debiased.low + debiased.high) / 2 == pytest.approx(9.0)
     assert debiased.high - debiased.low == pytest.approx(2 * 1.97 * 0.3, rel=0.1)
@@ -297,7 +291,7 @@ def test_intervals_cover_the_truth_over_images_and_seeds():
             records[name] = RecordSamples(name, (0, 1, 2), False, {"accuracy": metric_samples(values, noise)})
         samples = SplitSamples("test", {"dtd": 1000}, records)
         for pair in (("a", "b"), ("c", "d")):
-            result = difference(samples, *pair, "accuracy")
+            result = SplitStatistics(samples).difference(*pair, "accuracy")
             covered += result.low <= 0 <= result.high
             cases += 1
     assert covered / cases > 0.93
@@ -315,6 +309,6 @@ def test_seeds_that_change_nothing_have_no_variance_and_hide_no_other_records():
 
 def test_a_metric_of_one_dataset_needs_enough_images_of_that_one():
     samples = replace(split_samples({"a": {"ece/dtd": [9.0]}}), images={"dtd": 1000, "digits": 16})
-    assert isinstance(metric_interval(samples, "a", "ece/dtd"), Interval)
+    assert isinstance(SplitStatistics(samples).interval("a", "ece/dtd"), Interval)
     few = replace(samples, images={"dtd": 16, "digits": 1000})
-    assert metric_interval(few, "a", "ece/dtd") == "no interval: fewer than 30 images"
+    assert SplitStatistics(few).why_no_interval("a", "ece/dtd") == "fewer than 30 images"

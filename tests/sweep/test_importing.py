@@ -21,11 +21,11 @@ from fpp_sweep.report.progress import repeat_command
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo
-from fpp_sweep.statistics.paired import corrected_differences
 from fpp_sweep.statistics.posthoc import softmax
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.imported import read_rows
 from fpp_sweep.trial.trial import DatasetResult, summarize, with_maps
+from tests.kit.measured import corrected_differences
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.processes import ROOT
 from tests.kit.records import RANGES, sweep_info, write_sweep

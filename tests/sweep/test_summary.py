@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep.records.answer import statistics_of, statistics_of_samples
+from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL, IMPOSSIBLE, WorkTotals
 from fpp_sweep.report.progress import repeat_command, use_command
@@ -17,7 +17,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.command_line import recorded_trial, space_to_evaluate
 from fpp_sweep.sweep.summary import failure_lines, final_table, front_notes, state_line, summary_lines, work_texts
 from fpp_sweep.sweep.sweep_record import new_info
-from tests.kit.measured import World, write_measured_sweep
+from tests.kit.measured import World, statistics_without_files, write_measured_sweep
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
 from tests.kit.records import all_baselines, baseline, failed, sweep_info, trial, write_sweep
 
@@ -153,7 +153,7 @@ def test_work_is_shown_once_there_is_any():
 def table_without_statistics(records, width=100, info=None):
     """Return the terminal's table of records that have no block statistics."""
     info = info or sweep_info()
-    return final_table(statistics_of_samples(front_of(info, records), {}), width)
+    return final_table(statistics_without_files(info, records), width)
 
 
 def test_the_table_has_the_front_and_the_baselines_on_every_split():

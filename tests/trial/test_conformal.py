@@ -11,7 +11,7 @@ from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.paired import metric_interval
+from fpp_sweep.statistics.paired import SplitStatistics
 from fpp_sweep.statistics.posthoc import COVERED, FOLDS, class_scores, fit_threshold, scores_of_labels, softmax
 from fpp_sweep.trial.artifacts import prediction_files, read_predictions, write_artifacts
 from fpp_sweep.trial.posthoc import folds_of, with_conformal_sets
@@ -101,8 +101,8 @@ def test_the_sets_of_every_image_are_in_the_predictions_file(measured):
 def test_sizes_have_no_interval_and_a_reason_for_it(measured):
     folder, record, _ = measured
     samples = measure(folder, [record], "test", ["ece", "lac_90_size"])
-    reason = metric_interval(samples, "trial-0000", "lac_90_size")
-    assert reason.startswith("no interval: lac_90_size cannot be computed from block statistics")
+    reason = SplitStatistics(samples).why_no_interval("trial-0000", "lac_90_size")
+    assert reason.startswith("lac_90_size cannot be computed from block statistics")
 
 
 def test_a_trial_without_a_request_makes_no_sets(make_worker, tmp_path):

@@ -13,7 +13,7 @@ from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.paired import Interval, metric_interval
+from fpp_sweep.statistics.paired import Interval, SplitStatistics
 from fpp_sweep.statistics.posthoc import (
     ALL_RIGHT,
     FOLDS,
@@ -168,7 +168,7 @@ def test_the_fits_and_the_block_statistics_of_every_map_are_files(measured):
     assert {fit["images"] for fit in fits} == {IMAGES}
     samples = measure(folder, [record], "test", ["ece", "ece@temperature_val", "nll@isotonic"])
     for metric in ("nll@isotonic", "nll@isotonic/digits"):
-        interval = metric_interval(samples, "trial-0000", metric)
+        interval = SplitStatistics(samples).interval("trial-0000", metric)
         assert isinstance(interval, Interval), interval
         assert interval.value == pytest.approx(measured_value(record.results["test"], metric), abs=1e-6)
     value = samples.records["trial-0000"].metrics["ece@temperature_val"].value
