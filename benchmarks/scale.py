@@ -137,7 +137,7 @@ def predictions(task: EvalTask) -> Predictions:
 
 
 def model_info() -> ModelInfo:
-    here: dict[str, Any] = {"device": "none", "arithmetic": "", "node": "here", "pid": os.getpid(), "seconds": 0.0}
+    here: dict[str, Any] = {"device": "none", "arithmetic": "", "node": "here", "pid": os.getpid()}
     return ModelInfo(name="none", digest="none", embedding_scale=1.0, **here)
 
 

@@ -95,7 +95,7 @@ def test_the_process_of_trials_loads_the_plugins_of_the_sweep(tmp_path):
 
 
 def test_an_edited_plugin_replaces_the_old_one_and_has_other_keys(tmp_path):
-    here = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
+    here = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1}
     model = ModelInfo(name="none", digest="weights", embedding_scale=1.0, **here)
     data = DatasetInfo(name="dtd", split="val", group="custom", classes=("a", "b"), size=64, digest="", images="")
 

@@ -72,7 +72,6 @@ class ModelInfo:
     arithmetic: str  # further causes of last bits: precision of features, threads
     node: str
     pid: int
-    seconds: float  # to load it
     device_kind: str = ""  # name of the device in tables of costs, such as that of a GPU
     software: tuple[str, ...] = ()  # code and versions of libraries, such as "torch 2.9.0"
     made_with: str = ""  # software, builds and hardware, which move last bits as well; one sweep may see several

@@ -77,7 +77,6 @@ class WorkerModel:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
-        self._load_seconds = 0.0
 
     @cached_property
     def device(self) -> torch.device:
@@ -86,7 +85,6 @@ class WorkerModel:
     @cached_property
     def clip(self) -> Clip:
         """The model on its device."""
-        began = perf_counter()
         for precision in self._spec.precisions:
             require_precision_support(precision, self.device)
         try:
@@ -94,9 +92,7 @@ class WorkerModel:
         except RuntimeError as error:
             raise explain_out_of_memory(error, self.device) from error
         memory = MemoryBudget.available(self.device, self._spec.device_share)
-        clip = replace(clip, text=replace(clip.text, memory=memory))
-        self._load_seconds = perf_counter() - began
-        return clip
+        return replace(clip, text=replace(clip.text, memory=memory))
 
     @cached_property
     def device_name(self) -> str:
@@ -133,7 +129,6 @@ class WorkerModel:
             arithmetic=arithmetic,
             node=platform.node(),
             pid=os.getpid(),
-            seconds=self._load_seconds,
             device_kind=self.device_name,
             software=software(),
             made_with=f"{made_with()}, {gpu}",

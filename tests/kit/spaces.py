@@ -23,7 +23,7 @@ params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
 search: {trials: 6}
 work: {datasets: [dtd], baselines: [zero_shot, tpt]}
 """)
-HERE: dict[str, Any] = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
+HERE: dict[str, Any] = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1}
 MODEL_INFO = ModelInfo(name="none", digest="none", embedding_scale=1.0, **HERE)
 DATASET_INFOS = {"val": (dataset_info("dtd", "val", 100),), "test": (dataset_info("dtd", "test", 60),)}
 

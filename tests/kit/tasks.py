@@ -23,7 +23,6 @@ MODEL = ModelInfo(
     arithmetic="float16 features, 1 threads",
     node="here",
     pid=1,
-    seconds=0.1,
 )
 
 
