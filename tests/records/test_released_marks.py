@@ -1,12 +1,7 @@
 """Tables mark trials with settings of a released program by how the settings were chosen, and explain the marks."""
 
-import pytest
-
-from fpp_sweep.records.front import front_of
 from fpp_sweep.records.texts import released_mark, released_notes
-from fpp_sweep.report.front_table import dataset_table, front_table
-from fpp_sweep.report.table import to_latex, to_text
-from tests.kit.records import sweep_info, trial
+from tests.kit.records import trial
 
 PAPERS, OWN = ("dtd", "pets"), ("shapes", "digits")
 
@@ -41,12 +36,3 @@ def test_notes_name_each_setting_once():
         "§ ours, not the authors': soc adapt.penalty_weight, soc adapt.huber_delta",
     ]
     assert released_notes([record("tpt")]) == []
-
-
-@pytest.mark.parametrize(("render", "name"), [(to_text, "trial-0000†"), (to_latex, r"trial-0000\dag{}")])
-def test_tables_in_text_and_latex_show_marks_and_notes(render, name):
-    front = front_of(sweep_info(), [record("tda")])
-    for table in (front_table(sweep_info(), front), dataset_table(front, None, "val")):
-        text = " ".join(render(table).split())
-        assert name in text
-        assert "how they were chosen is not said: tda adapt.cache" in text
