@@ -135,12 +135,12 @@ class Attack:
 
 
 CONTENTS = {
-    "cut off": b'{"format": 7, "name',
+    "cut off": b'{"format": 8, "name',
     "not text": b"\xff\xfe",
     "a pickle": pickle.dumps(Attack()),
     "nested too deeply": b'{"a":' * 100_000,
-    "a number that is not finite": b'{"format": 7, "started": NaN}',
-    "other types": b'{"format": 7, "name": 7, "results": []}',
+    "a number that is not finite": b'{"format": 8, "started": NaN}',
+    "other types": b'{"format": 8, "name": 7, "results": []}',
 }
 
 

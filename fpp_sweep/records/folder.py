@@ -46,7 +46,7 @@ from fpp_sweep.spec.files import (
 from fpp_sweep.spec.messages import plural, printable
 from fpp_sweep.spec.validation import as_list, as_mapping, at_key, checked_record, require
 
-FORMAT = 7
+FORMAT = 8
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
 MAX_LOG_BYTES = 2**14  # read from the end of a log
 MAX_RECORD_BYTES = 2**25  # the record of a trial on ten datasets has 2^15 bytes
