@@ -80,11 +80,11 @@ class Sweep:
     >>> sweep.best("knee").fpp.gamma2  # doctest: +SKIP
     0.3502
 
-    A name that no sweep has is refused in one line:
+    A folder without a sweep is refused in one line:
 
-    >>> Sweep.open("no-such-sweep")
+    >>> Sweep.open("sweeps/no-such-sweep")
     Traceback (most recent call last):
-    fpp_sweep.spec.errors.InputError: no-such-sweep: there is no such sweep; `show` lists the sweeps
+    fpp_sweep.spec.errors.InputError: sweeps/no-such-sweep: there is no such sweep; `show` lists the sweeps
     """
 
     folder: SweepFolder
