@@ -175,17 +175,13 @@ class AttentionMask:
 def attention_mask(packing: Packing, prefix: int) -> AttentionMask:
     """Return which rows attend to which, of a prefix that all texts share and of the nodes after it."""
     paths = packing.paths()
-    attends = torch.eye(prefix + len(packing), dtype=torch.bool)  # (R, R) each row to itself and those before it
-    for path in paths:
-        rows = torch.tensor([*range(prefix), *[prefix + node for node in path]])
-        attends[rows[:, None], rows] |= torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
     groups = _groups_of(packing, paths, prefix)
     size = max([len(rows) for rows, _ in groups])  # S
     queries = max([len(texts) for _, texts in groups])  # E
     row_of = torch.zeros(len(groups), size, dtype=torch.long)
-    slot_of = torch.arange(len(attends))
-    # padding attends to itself, because the softmax of a row that is masked throughout would be NaN
-    masked = (~torch.eye(size, dtype=torch.bool)).repeat(len(groups), 1, 1)
+    slot_of = torch.arange(prefix + len(packing))
+    # each slot attends to itself, padding too, because the softmax of a row that is masked throughout would be NaN
+    attends = torch.eye(size, dtype=torch.bool).repeat(len(groups), 1, 1)  # (groups, S, S)
     end_rows = prefix + packing.ends.cpu()
     end_texts = torch.zeros(len(groups), queries, dtype=torch.long)
     end_slots = torch.zeros(len(groups), queries, dtype=torch.long)
@@ -193,10 +189,14 @@ def attention_mask(packing: Packing, prefix: int) -> AttentionMask:
     for index, (rows, texts) in enumerate(groups):
         row_of[index, : len(rows)] = rows
         slot_of[rows[prefix:]] = index * size + torch.arange(prefix, len(rows))
-        masked[index, : len(rows), : len(rows)] = ~attends[rows[:, None], rows]
+        for text in texts.tolist():
+            of_nodes = slot_of[prefix + torch.tensor(paths[text])] - index * size
+            slots = torch.cat([torch.arange(prefix), of_nodes])  # of a text, in order
+            attends[index, slots[:, None], slots] |= torch.ones(len(slots), len(slots), dtype=torch.bool).tril()
         end_texts[index, : len(texts)] = texts
         end_slots[index, : len(texts)] = slot_of[end_rows[texts]] - index * size
         end_query_of[texts] = index * queries + torch.arange(len(texts))
+    masked = ~attends
     end_masked = masked[torch.arange(len(groups))[:, None], end_slots]  # the rows of the EOTs' slots
     device = packing.positions.device
     is_gathered = len(groups) > 1  # the slots of a single group are the rows
