@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fpp_sweep.spec import catalogue
@@ -82,6 +82,8 @@ class TaskKeys:
     model: ModelInfo
     datasets: Mapping[tuple[str, str], DatasetInfo]  # by name and split
     prompts: Mapping[str, str] = field(default_factory=dict)  # digests of files of prompts and templates
+    # digests that all shards of a dataset share, which are computed once: the scheduler asks for each shard's key
+    _of_all_shards: dict[Any, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def of(self, task: Task) -> str:
         """Return a key that is equal for tasks with equal results."""
@@ -90,16 +92,12 @@ class TaskKeys:
             if task.gate is not None:
                 parts.append(task.gate)
             return digest("pretrain", self._machine(task), parts)
-        shard = f"{digest('evaluate', self._machine(task), self._evaluation(task))} {task.start} {task.stop}"
+        shard = f"{self._of_any_shard('evaluate', task, self._evaluation)} {task.start} {task.stop}"
         return _digest_of_text(f"{shard} {_text_of_columns(task.config, task.columns)}")
 
     def of_adapter(self, task: EvalTask) -> str:
         """Return a key that is equal for tasks that start from one method, set up for one prompt and its classes."""
-        row, settings = self._method(task)
-        adapt = {key: value for key, value in settings.items() if key.startswith("adapt.")}
-        size = self.datasets[task.dataset, task.split].size
-        parts = [self._prompt(task), row.name, row.digest, adapt, self._classes(task.dataset), size]
-        return digest("adapter", self._machine(task), parts)
+        return self._of_any_shard("adapter", task, self._adapter)
 
     def data_of(self, task: Task) -> TaskData:
         """Return digests of the data that a task's key is made from; a worker compares them with what it reads."""
@@ -113,6 +111,13 @@ class TaskKeys:
         if source in self.prompts:
             files[source] = self.prompts[source]
         return TaskData(dataset=dataset_digest, files=files)
+
+    def _of_any_shard(self, kind: str, task: EvalTask, parts: Callable[[EvalTask], list[Any]]) -> str:
+        """Return the digest of some parts of a task, which are the same for all of its shards."""
+        whole = replace(task, start=0, stop=0, columns=(), gate=None)
+        if (kind, whole) not in self._of_all_shards:
+            self._of_all_shards[kind, whole] = digest(kind, self._machine(task), parts(task))
+        return self._of_all_shards[kind, whole]
 
     def _machine(self, task: Task) -> list[Any]:
         """Return what the bits of any result depend on: code, weights, device and arithmetic."""
@@ -130,6 +135,13 @@ class TaskKeys:
             return [prompt]
         anchor = self.prompts.get(config.anchor_prompt, config.anchor_prompt)
         return [prompt, anchor, asdict(config.fpp), task.dataset, task.prompt_seed]
+
+    def _adapter(self, task: EvalTask) -> list[Any]:
+        """Return what decides the state in which a method starts on a dataset's stream."""
+        row, settings = self._method(task)
+        adapt = {key: value for key, value in settings.items() if key.startswith("adapt.")}
+        size = self.datasets[task.dataset, task.split].size
+        return [self._prompt(task), row.name, row.digest, adapt, self._classes(task.dataset), size]
 
     def _evaluation(self, task: EvalTask) -> list[Any]:
         """Return what decides the predictions of any shard of a task."""
