@@ -110,7 +110,11 @@ def pack_predictions(predictions: Predictions) -> bytes:
         arrays[BIN_PREFIX + name] = values
     for name, values in arrays.pop("columns").items():
         arrays[COLUMN_PREFIX + name] = values
-    return save({name: np.ascontiguousarray(values) for name, values in arrays.items()})
+    for name, values in arrays.items():
+        if values.dtype == np.int64:
+            values = values.astype(np.int32)  # labels and counts of bins are half of a file else
+        arrays[name] = np.ascontiguousarray(values)
+    return save(arrays)
 
 
 def _field_values(value: Any) -> dict[str, Any]:
@@ -121,6 +125,9 @@ def _field_values(value: Any) -> dict[str, Any]:
 def unpack_predictions(data: bytes) -> Predictions:
     """Return the predictions that `pack_predictions` was given."""
     arrays: dict[str, Any] = load(data)
+    for name, values in arrays.items():
+        if values.dtype == np.int32:
+            arrays[name] = values.astype(np.int64)
     ids = tuple(json.loads(arrays.pop("ids").tobytes()))
     bins = ClassBins(**_pop_prefixed(arrays, BIN_PREFIX))
     columns = _pop_prefixed(arrays, COLUMN_PREFIX)
