@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,7 +24,7 @@ from fpp_sweep.records.texts import setting_text
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import TrialConfig, relevant
+from fpp_sweep.spec.config import TrialConfig, ViewConfig, relevant
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.messages import plural, stage
@@ -306,19 +306,17 @@ def cost_lines(
     for sweep in sweeps:
         for tasks in sweep.tasks().values():
             requested += tasks
-    left, measured = [], []
-    for key, task in {keys.of(task): task for task in requested}.items():  # trials share tasks with the same result
-        if key in done:
-            measured.append(task)
-        else:
-            left.append(task)
+    distinct = {keys.of(task): task for task in requested}  # trials share tasks with the same result
+    left = [task for key, task in distinct.items() if key not in done]
+    measured = [task for key, task in distinct.items() if key in done]
     evaluations = [task for task in left if isinstance(task, EvalTask)]
     images = sum(task.stop - task.start for task in evaluations)
     pretrainings = len(left) - len(evaluations)
     yield f"tasks: {pretrainings} pretrainings, {len(evaluations)} evaluations of shards, {images} images"
     if measured:
         yield f"done already: {plural(len(measured), 'task')}"
-    by_stage = _seconds_by_stage(left, speeds, keys, {_shard(task, keys) for task in measured})
+    with_features = {_shard(task, keys) for task in measured if isinstance(task, EvalTask)}
+    by_stage = _seconds_by_stage(left, speeds, keys, with_features)
     work = math.fsum(by_stage.values())
     stages = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in by_stage.items())
     yield f"worker time, measured here: {stages}"
@@ -329,10 +327,25 @@ def cost_lines(
         yield f"the budget of {format_seconds(budget)} may end it earlier"
 
 
+class Shard(NamedTuple):
+    """What decides the image features of a task."""
+
+    dataset: str
+    split: str
+    seed: int
+    start: int
+    views: ViewConfig
+
+
+def _shard(task: EvalTask, keys: TaskKeys) -> Shard:
+    views = views_for(task.config, keys.datasets[task.dataset, task.split].group)
+    return Shard(task.dataset, task.split, task.seed, task.start, views)
+
+
 def _seconds_by_stage(
-    tasks: Iterable[Task], speeds: Mapping[str, Speed], keys: TaskKeys, shards: set[tuple[object, ...]]
+    tasks: Iterable[Task], speeds: Mapping[str, Speed], keys: TaskKeys, with_features: set[Shard]
 ) -> dict[str, float]:
-    """Return the seconds of a worker for tasks, by stage; `shards` have image features, which are computed once."""
+    """Return the seconds of a worker for tasks, by stage; features of a shard are computed once."""
     seconds = {"pretraining": 0.0, "adaptation": 0.0, "image features": 0.0}
     for task in tasks:
         speed = speeds[task.dataset]
@@ -341,19 +354,10 @@ def _seconds_by_stage(
             continue
         seconds["adaptation"] += speed.seconds(task)
         shard = _shard(task, keys)
-        if shard not in shards:
-            shards.add(shard)
-            views = views_for(task.config, keys.datasets[task.dataset, task.split].group)
-            seconds["image features"] += (task.stop - task.start) * views.count * speed.view
+        if shard not in with_features:
+            with_features.add(shard)
+            seconds["image features"] += (task.stop - task.start) * shard.views.count * speed.view
     return seconds
-
-
-def _shard(task: Task, keys: TaskKeys) -> tuple[object, ...]:
-    """Return what decides the image features of a task."""
-    if isinstance(task, PretrainTask):
-        return ()
-    views = views_for(task.config, keys.datasets[task.dataset, task.split].group)
-    return (task.dataset, task.split, task.seed, task.start, views)
 
 
 def format_seconds(seconds: float) -> str:
