@@ -298,7 +298,7 @@ FLAGS: dict[str, Flag] = {
     "--name": Flag(group=RESULTS, metavar="NAME", help="name of that folder; default: from the input and the time"),
     "--tracking-uri": Flag(group=RESULTS, metavar="URI", help="MLflow store or server"),
 }
-RUN_FLAGS = (  # of every command that runs trials
+RUN_FLAGS = (  # every command that runs trials has these flags
     *("--model", "--data-root", "--dataset-file", "--datasets", "--limit", "--seed", "--set", "--plugin"),
     *("--workers", "--address", "--verbose", "--out", "--name", "--tracking-uri"),
 )

@@ -97,7 +97,7 @@ class DatasetSurvey:
             if empty:
                 yield f"{split}: {len(empty)} of {len(listing.classes)} classes without images, such as {empty[0]}"
         if self.spec.group == "custom" and self.splits:
-            classes = next(iter(self.splits.values())).classes  # those of all splits are equal
+            classes = next(iter(self.splits.values())).classes  # all splits have the same classes
             ((name, count),) = Counter(name.lower() for name in classes).most_common(1)  # CLIP reads lower case
             if count > 1:
                 yield f"several classes are called {name}; give each class its own name"

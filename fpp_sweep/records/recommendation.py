@@ -29,7 +29,7 @@ FRACTION_MARGIN = 0.01  # for a metric on the scale from 0 to 1
 NLL_MARGIN = 0.02  # nats
 SMALLEST_MARGIN = 1e-6  # losses are measured in margins, and a margin may be 0
 
-Differences = Mapping[tuple[str, str], Difference]  # of one record to the baselines, by baseline and metric
+Differences = Mapping[tuple[str, str], Difference]  # a record's differences to the baselines, by baseline and metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,7 +44,7 @@ class Answer:
     split: str = ""
     images: Mapping[str, int] = field(default_factory=dict)  # by dataset
     seeds: int = 0  # number of the champion's seeds
-    differences: Differences = field(default_factory=dict)  # of the champion
+    differences: Differences = field(default_factory=dict)  # the champion's
     recommended: str | None = None  # name of a trial
     best_baseline: str | None = None  # the one to use where no trial is recommended
     reason: str = ""  # one clause: why no trial is recommended

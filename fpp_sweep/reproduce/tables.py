@@ -342,7 +342,6 @@ def _cells_of(
         printed = dict(line.row.printed.get(column.name, {}))
         if is_same_model and scope == AVERAGE and set(datasets) != papers_datasets:
             printed.pop(AVERAGE, None)
-        record = records.get((line.key, column.name))
         cell = ResultCell(
             row=line.row.name,
             precision=line.precision,
@@ -351,23 +350,29 @@ def _cells_of(
             printed=_printed(printed, scope, datasets),
             is_papers_model=is_same_model,
             has_all_images=limit is None,
-            **({} if record is None else _measured(record, column, datasets, by_scope[scope])),
         )
+        record = records.get((line.key, column.name))
+        if record is not None:
+            cell = _measured(cell, record, column, datasets, by_scope[scope])
         if cell.value is not None or cell.printed is not None:
             yield cell
 
 
 def _measured(
-    record: TrialRecord, column: ExperimentColumn, datasets: Sequence[str], statistics: SplitStatistics
-) -> dict[str, Any]:
-    """Return the fields of a cell that a column's value over some datasets fills."""
+    cell: ResultCell,
+    record: TrialRecord,
+    column: ExperimentColumn,
+    datasets: Sequence[str],
+    statistics: SplitStatistics,
+) -> ResultCell:
+    """Return a cell with a column's value over some datasets, its spread over seeds and its interval."""
     result = record.results[SPLIT]
     value = _mean(_value(result, column, name) for name in datasets)
     if value is None or column.of == "deviation":
-        return {"value": value}
+        return replace(cell, value=value)
     by_seed = values_by_seed(result, column, datasets)
     interval = statistics.interval(record.name, column.metric)
-    return {"value": value, "deviation": _deviation(by_seed), "seeds": len(by_seed), "interval": interval}
+    return replace(cell, value=value, deviation=_deviation(by_seed), seeds=len(by_seed), interval=interval)
 
 
 def _printed(

@@ -229,9 +229,10 @@ class SplitStatistics:
     """Intervals and paired differences of one split's records, from resampled metrics and the variances of seeds."""
 
     samples: SplitSamples
-    others: Sequence[SplitSamples] = ()  # of other splits: the spread of their seeds counts, too
+    others: Sequence[SplitSamples] = ()  # samples of other splits: the spread of their seeds counts, too
     typical: Collection[str] = ()  # names of the records whose mean variance counts; empty: all
-    variances: dict[str, SeedVariances] = field(default_factory=dict)  # of seeds, by metric; computed when needed
+    # variances of seeds by metric, computed when needed
+    variances: dict[str, SeedVariances] = field(default_factory=dict)
 
     def seeds(self, metric: str) -> SeedVariances:
         """Return the variances of the records' seeds in a metric."""

@@ -54,7 +54,7 @@ class Plan:
     view_seeds: Mapping[int, int] = field(default_factory=dict)
     posthoc: tuple[str, ...] = ()  # post-hoc maps
     gate: float | None = None  # largest drift of a pretraining; a trial with a larger one has collapsed
-    later: Mapping[str, Plan] = field(default_factory=dict)  # of the final stage and the test split, by split
+    later: Mapping[str, Plan] = field(default_factory=dict)  # plans of the final stage and the test split, by split
 
     @property
     def conformal(self) -> list[str]:

@@ -168,7 +168,7 @@ class FeatureCache:
     def _entry(self, clip: Clip, reader: Reader, precision: StagePrecision) -> Path:
         """Return the folder of the features, with its manifest."""
         settings = {
-            "image_digest": clip.image_digest,  # of the image tower's weights and preprocessing
+            "image_digest": clip.image_digest,  # the image tower's weights and preprocessing
             "dataset": reader.dataset,
             "split": reader.split,
             "count": reader.config.count,
