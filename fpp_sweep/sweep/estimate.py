@@ -328,7 +328,7 @@ def cost_lines(
 
 
 class Shard(NamedTuple):
-    """What decides the image features of a task."""
+    """One shard of a split, and everything that decides the image features of a task on it."""
 
     dataset: str
     split: str
