@@ -18,9 +18,9 @@ from fpp_sweep.spec.released import fill_released, resolved_templates
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TaskData, adaptation_precision, pretraining_precision
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 
-ENGINE = 3  # raise this when the same task gives other bits
+ENGINE = 4  # raise this when the same task gives other bits
 VIEWS = 3  # raise this when the same names give other pixels
-FEATURES = "fpp_sweep features 4"  # the format of cached features
+FEATURES = "fpp_sweep features 5"  # the format of cached features
 ENGINE_NAME = f"{ENGINE}.{VIEWS}"  # a sweep's results are of one engine, so that they can be compared
 
 CONFIG_LENGTH, FEATURES_LENGTH, TASK_LENGTH = 12, 16, 24  # hexadecimal digits of a key

@@ -82,9 +82,8 @@ class Clip:
     @torch.no_grad()
     def image_features(self, pixels: Tensor) -> Tensor:
         """Return (N, D) unit features in float32 of (N, 3, size, size) normalised pixels."""
-        pixels = pixels.to(self.device, non_blocking=True)
-        if self.device.type == "cuda":
-            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        # convolutions are faster with the channels of a pixel side by side, on CPUs too
+        pixels = pixels.to(self.device, non_blocking=True).contiguous(memory_format=torch.channels_last)
         return F.normalize(upcast(self.visual(pixels)), dim=-1)
 
 
