@@ -173,14 +173,15 @@ def sweep_workers(
 ) -> Iterator[Workers]:
     """Start Ray and workers, unless other sweeps share theirs, and check MLflow's store at the same time."""
     with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
-        # importing MLflow takes seconds, so its store is checked while Ray starts
+        # importing MLflow takes seconds, so its store is checked while Ray and the workers start
         wait_for_store = threads.submit(open_store, tracking_uri).result
         try:
             if shared_workers is None:
                 stack.enter_context(ray_session(space, options))
+                pool = start_workers(space, options, task_folder)
                 stage("opening MLflow's store")
-                wait_for_store()  # before the model is loaded
-                workers = start_workers(space, options, task_folder)
+                wait_for_store()
+                workers = first_worker(pool, space.work)
             else:
                 wait_for_store()
                 workers = shared_workers
@@ -194,7 +195,7 @@ def sweep_workers(
 def open_workers(space: Space, options: Options, task_folder: Path) -> Iterator[Workers]:
     """Start Ray and a first worker; `task_folder` is the folder for results of tasks."""
     with ray_session(space, options):
-        yield start_workers(space, options, task_folder)
+        yield first_worker(start_workers(space, options, task_folder), space.work)
 
 
 @contextmanager
@@ -252,8 +253,8 @@ def gpus_of_a_worker(work: Work, gpus_of_session: float) -> float:
     return 0.0
 
 
-def start_workers(space: Space, options: Options, task_folder: Path) -> Workers:
-    """Start workers in the Ray session, and return when the first one has loaded the model."""
+def start_workers(space: Space, options: Options, task_folder: Path) -> Pool:
+    """Start workers in the Ray session, which load the model from now on."""
     from fpp_sweep.workers import actors, ray_session  # load Ray, after `session` has set its environment
 
     work = space.work
@@ -266,9 +267,13 @@ def start_workers(space: Space, options: Options, task_folder: Path) -> Workers:
         check_nodes(spec)
     elif not options.plugins:
         shared_folder = shared_results_folder(space)
-    pool = actors.start_pool(
+    return actors.start_pool(
         spec, needs, task_folder, attempts=work.attempts, timeout=work.task_timeout, shared_folder=shared_folder
     )
+
+
+def first_worker(pool: Pool, work: Work) -> Workers:
+    """Return the workers when the first one has loaded the model."""
     count = "a first worker"
     if work.workers is not None:
         count = plural(work.workers, "worker")

@@ -361,7 +361,7 @@ def start_pool(
     timeout: float,
     shared_folder: Path | None = None,
 ) -> Pool:
-    """Start the scheduler on this machine, where the sweep's folder is.
+    """Start the scheduler on this machine, where the sweep's folder is, and workers wherever there is room.
 
     The results of the sweep's tasks are stored in `task_folder`. All sweeps of this machine share the results in
     `shared_folder`.
@@ -370,4 +370,5 @@ def start_pool(
     options = {"num_cpus": 0, "max_concurrency": MAX_CALLS, "max_restarts": 0, "max_task_retries": 0}
     actor: Any = ray.remote(SchedulerActor)
     scheduler = actor.options(scheduling_strategy=here, **options).remote(spec, needs, task_folder, attempts, timeout)
+    scheduler.open.remote()  # workers start now, not when the first one is asked for
     return Pool(scheduler, shared_folder=shared_folder)
