@@ -187,8 +187,11 @@ def next_step(front: Front, answer: Answer) -> str:
     if images:
         command = _resume_command(info, [f"search.finalists.images={images}"])
         return f"To test it: {command}{_minutes(front, MORE_IMAGES)}."
-    trials = 2 * max(len(front.finished), 1)
-    return f"To search on: {_resume_command(info, [f'search.trials={trials}'])}."
+    limits = [(key, info.search_settings.get(key)) for key in ("trials", "wall_clock")]
+    larger = [f"search.{key}={2 * limit:g}" for key, limit in limits if limit]
+    if info.search_settings.get("sampler") == "grid" or not larger:
+        return ""
+    return f"To search on: {_resume_command(info, larger)}."
 
 
 def _finer_step(front: Front, answer: Answer, images: int) -> str:
@@ -226,6 +229,8 @@ def _images_to_add(info: SweepInfo, answer: Answer) -> int:
 
 def _resume_command(info: SweepInfo, assignments: Sequence[str] = ()) -> str:
     words = ["--resume", info.name, *info.plugin_words]
+    if info.address:
+        words += ["--address", info.address]
     if assignments:
         words += ["--set", *assignments]
     return f"`{command_line('tune', words)}`"

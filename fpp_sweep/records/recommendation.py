@@ -140,6 +140,9 @@ def chances(front: Front, samples: SplitSamples, trials: Sequence[TrialRecord]) 
     statistics = SplitStatistics(samples, typical=names_of(trials))
     by_name = {}
     for trial in trials:
+        if trial.name not in samples.records:  # nothing is known of it
+            by_name[trial.name] = (math.inf, 0.0)
+            continue
         excess_loss = 0.0
         clearest_gains = []
         for position, reference in enumerate(references_of(trial, measured)):
@@ -247,9 +250,7 @@ class _Judge:
         in_order = self.front.by_trade_off(self.measured(trials))
         by_name: Mapping[str, tuple[float, float]] = {}
         if self.chosen_on in self.splits:
-            samples = self.splits[self.chosen_on].samples
-            measured = [trial for trial in in_order if trial.name in samples.records]
-            by_name = chances(self.front, samples, measured)
+            by_name = chances(self.front, self.splits[self.chosen_on].samples, in_order)
         return min(in_order, key=lambda trial: by_name.get(trial.name, (math.inf, 0.0)), default=None)
 
     def answer(self, champion: TrialRecord, default: str | None) -> Answer:

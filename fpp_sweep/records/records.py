@@ -95,8 +95,8 @@ class SplitResult:
         return seconds_of_one_seed * max(1, len(self.by_seed))
 
     def cost(self, name: str) -> float | None:
-        """Return a cost of the trial, which is an objective such as `seconds`; None for the name of another metric."""
-        if name == "seconds":
+        """Return a cost, such as the objective `seconds`; None for another metric, or where nothing was computed."""
+        if name == "seconds" and self.costs:
             return self.work_seconds
         return None
 

@@ -85,18 +85,12 @@ def progress_of(info: SweepInfo, records: Sequence[TrialRecord], spent: float) -
     trials = [record for record in asked if record.kind == "trial"]
     baselines = [record for record in asked if record.kind == "baseline"]
     ended = _count_ended(trials)
-    search_is_over = bool(info.end_reason) or any(not record.results.keys() <= {info.search_split} for record in asked)
     limit = info.search_settings.get("trials")
     time_limit = info.search_settings.get("wall_clock")
-    trials_left = None
-    budget_left = None
-    if search_is_over:
-        trials_left = 0
-    else:
-        if limit is not None:
-            trials_left = max(0, limit - ended)
-        if time_limit is not None:
-            budget_left = time_limit - spent
+    trials_left = None if limit is None else max(0, limit - ended)
+    budget_left = None if time_limit is None else time_limit - spent
+    if info.end_reason or trials_left == 0 or (budget_left is not None and budget_left <= 0):
+        trials_left, budget_left = 0, None
     baselines_done = _count_ended(baselines)
     baselines_left = max(0, len(info.requested_baselines) - baselines_done)
     done = float(ended + baselines_done)

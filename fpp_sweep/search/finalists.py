@@ -91,7 +91,7 @@ def _final_plan(plan: Plan, space: Space, describe: Describe) -> Plan:
     split = space.search.split
     searched = plan.datasets[split]
     on_searched_images = replace(plan, datasets={**plan.datasets, FINAL: searched})
-    if any(catalogue.method(name).stateful for name in space.methods()):
+    if space.has_state:
         return on_searched_images  # a stateful method adapts to the stream of images from its first image on
     # without a limit only embedded datasets have images that the search did not use
     limit = space.work.limit or EMBEDDED_LIMIT

@@ -168,9 +168,14 @@ def _assigned_values(words: Sequence[str]) -> dict[str, Any]:
 
 def is_taken_at_once(before: Space, after: Space) -> bool:
     """Return True if a running driver may take a space over between two trials, with its plans and workers."""
-    if (before.search.finalists, before.gate()) != (after.search.finalists, after.gate()):
+    if _judged_by(before) != _judged_by(after):
         return False
     return all(change.startswith(TAKEN_AT_ONCE) for change in space_changes(before.plain(), after.plain()))
+
+
+def _judged_by(space: Space) -> tuple[object, ...]:
+    """Return the settings of the search that the processes of trials have, too."""
+    return space.search.finalists, space.search.floor, space.gate()
 
 
 # ------------------------------------------------------------ records as the answer to a question
@@ -179,19 +184,22 @@ def is_taken_at_once(before: Space, after: Space) -> bool:
 def drop_outdated_results(folder: SweepFolder, before: Settings, space: Space) -> None:
     """Take results out of the records that the space has measured otherwise; their tasks are cached.
 
-    Those are results of the final stage and the test split with other seeds or images, and all results if a post-hoc
-    map or a conformal set is added.
+    Those are results of the final stage and the test split with other seeds or images, and all results that the space
+    asks for if a post-hoc map or a conformal set is added.
     """
     old = space_of(before, folder.path.name)
     former, finalists = old.search.finalists, space.search.finalists
     outdated: set[str] = set()
-    if (former.seeds, former.images) != (finalists.seeds, finalists.images):
+    # with a method that keeps a state the final stage has the images of the search
+    if (former.seeds, former.images, old.has_state) != (finalists.seeds, finalists.images, space.has_state):
         outdated = {FINAL, "test"} - {space.search.split}
     has_more = set(space.work.posthoc) - set(old.work.posthoc) or set(space.columns()) - set(old.columns())
-    for record in folder.trials():
+    records = folder.trials()
+    outside = {record.name for record in reassessed(records, space) if record.outside}
+    for record in records:
         if record.is_imported or not record.results:
             continue
-        if has_more:
+        if has_more and record.name not in outside:
             folder.write_trial(replace(record, state="waiting", results={}, values=None, constraints={}))
         elif not outdated.isdisjoint(record.results):
             kept = {split: result for split, result in record.results.items() if split not in outdated}
@@ -217,14 +225,14 @@ def reassessed(records: Sequence[TrialRecord], space: Space, *, run_failed_again
             listed[config_key(config)] = point.values
     answers = []
     for record in records:
-        changed = _with_answer(record, space, results)
         if record.kind == "baseline":
             outside = record.label not in space.baselines() and not record.is_imported
-            changed = replace(changed, outside=outside)
+            located = replace(record, outside=outside)
         else:
-            changed = _with_point(changed, space, listed)
-            if run_failed_again and changed.can_run_again and not changed.outside:
-                changed = replace(changed, state="waiting", finished=None)
+            located = _with_point(record, space, listed)
+        changed = _with_answer(located, space, results)
+        if run_failed_again and changed.kind == "trial" and changed.can_run_again and not changed.outside:
+            changed = replace(changed, state="waiting", finished=None)
         answers.append(changed)
     return answers
 
@@ -251,7 +259,7 @@ def _with_answer(record: TrialRecord, space: Space, baselines: Mapping[str, Spli
     try:
         return with_values(record, space, baselines)
     except (InputError, FloatingPointError) as error:
-        if record.is_imported:  # it has no such metric, so that tables leave it out
+        if record.is_imported or record.outside:  # it gets no such metric, so that tables leave it out
             return replace(record, values=None)
         return replace(record, state="failed", reason=str(error), reason_split=space.search.split)
 

@@ -122,7 +122,7 @@ class SweepSearcher(Searcher):
         self.total: int | None = None  # number of trials
         self.why_stopped: str | None = None
         self.next_question: NextQuestion | None = None
-        self._space = space
+        self.space = space
         self._record = record
         self._folder = record.folder
         self._plan = plan
@@ -141,15 +141,15 @@ class SweepSearcher(Searcher):
 
     def _begin_study(self, *, run_failed_again: bool = False) -> None:
         """Have all records answer the space, and build the study of those that it holds."""
-        records = reassess(self._folder, self._space, run_failed_again=run_failed_again)
+        records = reassess(self._folder, self.space, run_failed_again=run_failed_again)
         self._records = {record.name: record for record in records}
-        self.study = SweepStudy(self._space, records)
+        self.study = SweepStudy(self.space, records)
         running = {running.job.name for running in self._running.values()}
         # trials that an earlier driver began
         self._unfinished = [number for number in self.study.unfinished() if trial_name(number) not in running]
         self.total = self.search.trials
         if self.search.sampler == "grid":  # it has no more trials than points
-            points = len(self._space.queue())
+            points = len(self.space.queue())
             self.total = min(self.search.trials or points, points)
 
     @property
@@ -159,11 +159,11 @@ class SweepSearcher(Searcher):
     @property
     def search(self) -> Search:
         """The settings of the search, some of which may change while it runs."""
-        return self._space.search
+        return self.space.search
 
     def prepare_jobs(self) -> None:
         """Write a record for each baseline that has to run."""
-        for baseline, config in self._space.baselines().items():
+        for baseline, config in self.space.baselines().items():
             name = baseline_name(baseline)
             new = waiting_record(name, "baseline", config, origin="baseline")
             record = self._records.get(name)
@@ -209,11 +209,11 @@ class SweepSearcher(Searcher):
                     self._record.update(answers=with_answer(self._record.info.answers, index, answer))
                 continue
             try:
-                space = with_command(self._folder, self._space, command, info.plugins)
+                space = with_command(self._folder, self.space, command, info.plugins)
             except InputError as error:
                 self._record.update(answers=with_answer(self._record.info.answers, index, f"refused: {error}"))
                 continue
-            if is_taken_at_once(self._space, space):
+            if is_taken_at_once(self.space, space):
                 answers = with_answer(self._record.info.answers, index, TAKEN_OVER)
                 self._record.update(**asked_now(self._record.info, space), answers=answers)
                 self._ask(space)
@@ -222,7 +222,7 @@ class SweepSearcher(Searcher):
 
     def _ask(self, space: Space) -> None:
         """Take over a space, which may give the search more to do."""
-        self._space = space
+        self.space = space
         self._final_jobs.reset(space)
         self.why_stopped = None
         self._begin_study()
@@ -297,7 +297,7 @@ class SweepSearcher(Searcher):
         if self._has_lost_process(record, split, error=error):
             self._lost_processes[job] += 1
             attempts = self._lost_processes[job]
-            if attempts < self._space.work.attempts:  # a lost process says nothing about the trial's settings
+            if attempts < self.space.work.attempts:  # a lost process says nothing about the trial's settings
                 self._waiting_jobs.append(job)
                 return
             record = ended_early(record, split, "failed", f"the trial's process died {attempts} times")
@@ -370,12 +370,12 @@ class SweepSearcher(Searcher):
 
     def _is_reference(self, record: TrialRecord) -> bool:
         """Return True for a baseline that a constraint is relative to."""
-        references = [constraint.baseline for constraint in self._space.constraints_and_floor()]
+        references = [constraint.baseline for constraint in self.space.constraints_and_floor()]
         return record.kind == "baseline" and record.label in references
 
     def _problem_of_baselines(self) -> str | None:
         """Return why a constraint cannot be computed, if the baseline that it is relative to has no result."""
-        for constraint in self._space.constraints:
+        for constraint in self.space.constraints:
             if constraint.baseline is None:
                 continue
             record = self._records[baseline_name(constraint.baseline)]
@@ -433,9 +433,9 @@ class SweepSearcher(Searcher):
             "params": suggestion.settings,
         }
         try:
-            config = self._space.resolve(suggestion.settings)
+            config = self.space.resolve(suggestion.settings)
         except InputError as error:
-            settings = self._space.settings_of(suggestion.settings)
+            settings = self.space.settings_of(suggestion.settings)
             return self._fail_impossible(impossible_record(name, str(error), config=settings, **fields))
         self._impossible_in_a_row = 0
         record = waiting_record(name, "trial", config, **fields)

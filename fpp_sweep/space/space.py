@@ -254,6 +254,11 @@ class Space:
         """Return the methods of trials and baselines, each once."""
         return list(dict.fromkeys([*self._trial_methods(), *self._baseline_methods()]))
 
+    @property
+    def has_state(self) -> bool:
+        """True if a method keeps a state along the stream of images."""
+        return any(catalogue.method(name).stateful for name in self.methods())
+
     def _trial_methods(self) -> list[str]:
         return _values_of_trials("method", self.searched(), self.start())
 

@@ -115,14 +115,14 @@ class SweepDriver:
             context = open_sweep(start, self.workers)
         except InputError as error:
             self.record.update(answers=with_answer(before.answers, command, f"refused: {error}"))
-            return self.context
+            return replace(self.context, space=self.searcher.space)  # with what was taken over meanwhile
         self.record.info = asked.info
         return context
 
     def _run_jobs(self) -> None:
         """Run the baselines, and trials of the space that is asked now until the searcher has no more."""
-        self.recorder.record_reference(self.searcher.records())
         self.searcher.prepare_jobs()
+        self.recorder.record_reference(self.searcher.records())
         with TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as tune_folder:
             run_tune(self.searcher, self.context, tune_folder)  # nothing reads Tune's own records
 

@@ -12,11 +12,11 @@ from itertools import islice
 from pathlib import Path
 
 from fpp_sweep.core.models.names import EMBEDDED
-from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.records import ENDED, TrialRecord, trial_name, waiting_record
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.search.job import TrialContext, run_job
-from fpp_sweep.search.question import reassess
+from fpp_sweep.search.question import reassess, unanswered, with_answer
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.spec.process import cores, readers, set_thread_defaults, terminable
@@ -67,6 +67,7 @@ def run_checked_locally(
             context = open_locally(start)
         with recording_end(SweepRecorder(start.record)):
             _run_trials(context, start.space, on_trial)
+            _answer_stops(start.record)
         statistics = write_report(folder, pages=True)
         links: Sequence[str] = ()
         if start.tracking_uri:
@@ -98,6 +99,13 @@ def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | N
             failures = 0
         if on_trial is not None:
             on_trial(context.folder, record)
+
+
+def _answer_stops(record: SweepRecord) -> None:
+    """Answer the commands of `steer` that have stopped trials, or came too late."""
+    for index, command in unanswered(record.folder.commands(), record.info.answers):
+        trial = record.folder.trial(command.words[0])
+        record.update(answers=with_answer(record.info.answers, index, trial.state))
 
 
 def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:

@@ -51,8 +51,10 @@ def run_checked(space: Space, options: Options, folder: SweepFolder, workers: Wo
                 if workers is not None or not options.resumes_left:
                     raise
                 note(f"{error}; the sweep resumes itself")
-                space = space_of(folder.info().space, folder.path.name)
-                options = replace(options, resume=True, resumes_left=options.resumes_left - 1)
+                info = folder.info()
+                space = space_of(info.space, folder.path.name)
+                resumes_left = options.resumes_left - 1
+                options = replace(options, resume=True, resumes_left=resumes_left, tracking_uri=info.tracking_uri)
                 let_sigterm_interrupt()  # again, after the one with which the driver has interrupted itself
 
 

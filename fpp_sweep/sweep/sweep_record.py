@@ -116,6 +116,8 @@ def _store_of(
 ) -> str:
     """Return the MLflow store of a sweep; empty for one in this process that has and requests none."""
     requested = options.tracking_uri or space.work.tracking_uri
+    if before is not None and requested == before.work_settings.get("tracking_uri"):
+        requested = options.tracking_uri  # a folder from elsewhere must not choose a store
     if in_process and requested:
         return absolute(requested)
     if in_process and (before is None or not before.tracking_uri):

@@ -38,9 +38,14 @@ MEASURED = ("id", "label", "predicted", "confidence", "nll", "brier")  # columns
 
 
 def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, title: str) -> None:
-    """Write all files of a trial on one split."""
+    """Write all files of a trial on one split, and remove predictions that an earlier run wrote with other seeds."""
     from fpp_sweep.trial.diagram import write_reliability_diagrams  # start-up time: loads matplotlib
 
+    written = {f"{_stem_of(result)}{PREDICTIONS}" for result in results}
+    for subfolder in (split, f"{split}/{FITTED_ON}"):
+        for path in prediction_files(folder, subfolder):
+            if path.name not in written:
+                path.unlink()
     for result in results:
         _write_dataset_files(folder, result, split)
     for posthoc, table in _block_stats_by_map(results).items():

@@ -111,6 +111,7 @@ def test_seeds_are_added_where_they_matter_more_than_images(tmp_path):
     ("changes", "command"),
     [
         ({"state": "interrupted"}, "To go on: `fpp-sweep tune --resume sweep`."),
+        ({"state": "interrupted", "address": "auto"}, "To go on: `fpp-sweep tune --resume sweep --address auto`."),
         ({"space": {"search": {"finalists": {"seeds": 1}}}}, "--set search.finalists.seeds=3`."),
     ],
 )

@@ -37,7 +37,7 @@ def test_the_time_left_is_that_of_search_and_later_stages():
     search = progress_of(INFO, records, 0.0).seconds_left
     assert search == 5 * 50 / 2
     assert progress_of(STAGES, records, 0.0).seconds_left == search + 13 * 50 / 2
-    over = [on(records[0], "final"), *records[1:3]]
+    over = [on(records[0], "final"), *(trial(number) for number in range(1, 8))]
     assert progress_of(STAGES, over, 0.0).seconds_left == (13 - 3) * 50 / 2
 
 

@@ -15,6 +15,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.texts import question_texts
 from fpp_sweep.search.job import run_job
+from fpp_sweep.search.question import drop_outdated_results, is_taken_at_once, reassess
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
@@ -64,7 +65,10 @@ def run(make_worker):
 
     def ask(folder, space):
         exists = folder.has_sweep
-        start = start_of(space, Options(root=folder.path.parent, name=folder.path.name, resume=exists), folder)
+        options = Options(
+            root=folder.path.parent, name=folder.path.name, resume=exists, tracking_uri="sqlite:////tmp/none.db"
+        )
+        start = start_of(space, options, folder)
         spec = asdict(local_worker_spec(start.space, ()))
         del spec["cache"]
         pool = WorkerInProcess(make_worker(**spec), folder)
@@ -93,7 +97,7 @@ def run_jobs(start, context, recorder):
 
 
 def space_of_text(*overrides, text=SPACE):
-    return parse_space(text, "space.yaml", ["work.tracking_uri=sqlite:////tmp/none.db", *overrides])
+    return parse_space(text, "space.yaml", list(overrides))
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +181,27 @@ def test_a_trial_outside_the_space_stays_on_the_front_with_a_mark(run, measured,
     front = front_of(edited.info(), edited.trials())
     assert {record.name for record in outside} <= {record.name for record in front.finished}
     assert all("outside the space" in front.remarks(record) for record in outside)
+
+
+def test_trials_outside_the_space_keep_their_results_if_a_metric_needs_more_than_is_stored(measured, tmp_path):
+    edited = SweepFolder(shutil.copytree(measured.path, tmp_path / "sweep"))
+    values = [record.params["fpp.gamma1"] for record in measured.trials() if record.kind == "trial"]
+    space = space_of_text(f"params.fpp.gamma1.low={max(values) - 1e-6}", "objectives=[accuracy, lac_90_size]")
+    drop_outdated_results(edited, edited.info().space, space)
+    records = reassess(edited, space)
+    assert sum(record.outside for record in records) == len(values) - 1
+    for record in records:
+        if record.outside:
+            assert (record.state, record.values) == ("complete", None)
+            assert record.results == measured.trial(record.name).results
+        else:
+            assert (record.state, record.results) == ("waiting", {})
+
+
+@pytest.mark.parametrize("override", ["search.floor=1", "search.gate=0.2", "search.finalists.count=1"])
+def test_settings_that_the_processes_of_trials_have_wait_for_these(override):
+    assert is_taken_at_once(space_of_text(), space_of_text("search.trials=9"))
+    assert not is_taken_at_once(space_of_text(), space_of_text(override))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.records import WorkTotals
 from fpp_sweep.search.job import TrialContext
+from fpp_sweep.search.searcher import NextQuestion
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.sweep import driver as driver_module
 from fpp_sweep.sweep.api import Options
@@ -127,6 +128,28 @@ def test_a_search_that_ends_with_any_error_is_recorded_as_interrupted(tmp_path, 
     assert folder.info().state == "interrupted"
     assert folder.info().spent > 0
     assert folder.trials()[0].state == "interrupted"
+
+
+def test_a_refused_question_keeps_what_was_taken_over_before(tmp_path, make_driver, monkeypatch):
+    def refuse(*_):
+        raise InputError("typo")
+
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep", state="running"))
+    driver = make_driver(folder, small_space())
+    driver.mlflow = driver.reporter = driver.poller = SimpleNamespace(start=lambda: None, status=STATUS)
+    asked = []
+
+    def run_jobs():
+        asked.append(driver.searcher.space.search.trials)
+        driver.searcher.space = small_space("search.trials=40")  # `steer set search.trials=40`
+        driver.searcher.next_question = NextQuestion(small_space(), 0) if len(asked) == 1 else None
+
+    driver._run_jobs = run_jobs
+    monkeypatch.setattr(driver_module, "open_sweep", refuse)
+    driver.search()
+    assert asked[1] == 40
+    assert folder.info().answers == ["refused: typo"]
 
 
 @pytest.mark.parametrize("by_poller", [False, True])

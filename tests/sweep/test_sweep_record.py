@@ -58,6 +58,16 @@ def test_a_new_sweep_writes_to_the_store_that_is_named_most_closely(tmp_path, mo
     assert start.tracking_uri == start.record.info.tracking_uri == store.replace("/work/", f"{tmp_path}/")
 
 
+def test_the_space_in_a_folder_chooses_no_store_when_its_sweep_is_resumed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, store = SweepFolder(tmp_path / "one"), "sqlite:////sender/mlflow.db"
+    space = small_space(f"work.tracking_uri={store}")
+    folder.write_info(sweep_info(name="one", space=space.plain(), tracking_uri=store))
+    with pytest.raises(InputError, match=f"name the one to write to, such as --tracking-uri {store}"):
+        start_of(space, Options(resume=True), folder)
+    assert start_of(space, Options(resume=True, tracking_uri=store), folder).tracking_uri == store
+
+
 @pytest.fixture
 def stopped(tmp_path):
     """The folder of an interrupted sweep of two trials."""

@@ -1,6 +1,7 @@
 """Files of predictions: damaged ones, and names that are patterns."""
 
 import json
+from dataclasses import replace
 import re
 from contextlib import suppress
 
@@ -51,13 +52,18 @@ def damaged_file(path, changes):
 
 
 def test_characters_of_a_dataset_name_are_no_pattern(tmp_path):
-    for dataset in ("e", "[e]", "x*"):
-        write_artifacts(tmp_path, [result_of(dataset)], "val", "title")
+    write_artifacts(tmp_path, [result_of(dataset) for dataset in ("e", "[e]", "x*")], "val", "title")
     for dataset in ("e", "[e]", "x*"):
         (file,) = prediction_files(tmp_path, "val", dataset)
         assert file.name == f"{dataset}.seed0.predictions.parquet"
     assert prediction_files(tmp_path, "val", "*") == []
     assert len(prediction_files(tmp_path, "val")) == 3
+
+
+def test_predictions_of_an_earlier_run_with_other_seeds_are_removed(tmp_path):
+    for seed in (0, 7):
+        write_artifacts(tmp_path, [replace(result_of("e"), seed=seed)], "val", "title")
+    assert [file.name for file in prediction_files(tmp_path, "val")] == ["e.seed7.predictions.parquet"]
 
 
 # --- damaged files ---------------------------------------------------------------------------------
