@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     names_trials = bool(config or args.method or args.prompt or args.anchor_prompt)
     with flags_in_errors(args):
         if options.resume and not names_trials:
-            folder = api.resumed_folder(options, "evaluate")
+            folder = api.resumed_folder(options, evaluations=True)
             options = replace(options, root=folder.path.parent, name=folder.path.name)
             space = command_line.space_of_sweep(folder, overrides(args))
         else:

@@ -492,7 +492,7 @@ WRONG_INPUTS = [
     (["--set", "method=otpt"], "give --method instead"),
     (["--prompt", "x " * 73], "needs 78 tokens"),
     (["--prompt", " "], "has no words"),
-    (["--resume"], "nothing to resume: sweeps has no sweep evaluate-<time>"),
+    (["--resume"], "nothing to resume: sweeps has no evaluation;"),
     (["--out", "/proc/x"], "--out /proc/x: "),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -138,7 +139,7 @@ class Sweep:
         return [_row(record, statistics) for record in records]
 
     def plot(self) -> dict[str, Figure]:
-        """Return the figures of the sweep's page as Plotly figures, by name (`front-0`, `parallel`, ...)."""
+        """Return the figures of the sweep's page as Plotly figures, by name (`front-0` and others)."""
         from plotly.graph_objects import Figure  # takes seconds
 
         from fpp_sweep.report.plots import front_plots, settings_plots  # loads Plotly and Optuna
@@ -190,9 +191,10 @@ class Trial:
         import pandas  # takes a second
 
         split = split or self.folder.info().search_split
+        record = self.record
         files = prediction_files(self.folder.artifacts(self.name), split)
-        if not files:
-            sweep, state = self.folder.path.name, self.record.state
+        if split not in record.results or not files:
+            sweep, state = self.folder.path.name, record.state
             raise InputError(f"{self.name} of {sweep} has no predictions on {split}; it is {state}")
         parts = []
         for file in files:
@@ -244,7 +246,7 @@ def _numbers(record: TrialRecord, split: str, statistics: SweepStatistics) -> di
 def sweep_folder(space: Space, options: Options) -> SweepFolder:
     """Return the folder of a new sweep, or of the sweep to be resumed."""
     if options.resume:
-        return resumed_folder(options, space.name)
+        return resumed_folder(options, space.name, evaluations=space.search.evaluate_only)
     root = user_path(options.root)
     if not options.name:
         return _new_folder(root, space.name)
@@ -294,26 +296,31 @@ def _require_unused(folder: SweepFolder) -> None:
         raise InputError(f"{folder.path}: the folder is not empty ({min(others)}); {remedy}")
 
 
-def resumed_folder(options: Options, space_name: str = "") -> SweepFolder:
-    """Return the folder of the sweep to be resumed: the one of the name, or else the last one of the space's name."""
+def resumed_folder(options: Options, space_name: str = "", *, evaluations: bool = False) -> SweepFolder:
+    """Return the folder of the sweep to be resumed: the one of the name, or else the last one of the space."""
     root = user_path(options.root)
     if not options.name:
-        return SweepFolder(_last_sweep(root, space_name))
+        return SweepFolder(_last_sweep(root, space_name, evaluations=evaluations))
     if is_sweep(root / options.name):
         return SweepFolder(root / options.name)
     return SweepFolder(find_sweep(options.name))
 
 
-def _last_sweep(root: Path, name: str) -> Path:
-    """Return the folder of the sweep that was begun last, of any space or of one with this name."""
-    pattern = re.compile(rf"{re.escape(name) or '.+'}-(\d{{8}}-\d{{6}})")
-    by_time = {}
+def _last_sweep(root: Path, space_name: str, *, evaluations: bool) -> Path:
+    """Return the folder of the sweep, or the evaluation, that was begun last.
+
+    With a space's name only folders that have their name from it count.
+    """
+    begun = {}
     for path in sweeps_below(root):
-        named_by_time = pattern.fullmatch(path.name)
-        if named_by_time:
-            by_time[named_by_time[1]] = path
-    if not by_time:
-        raise InputError(
-            f"nothing to resume: {root} has no sweep {name or 'SPACE'}-<time>; name one, as in --resume NAME"
-        )
-    return by_time[max(by_time)]
+        if space_name and not re.fullmatch(rf"{re.escape(space_name)}-\d{{8}}-\d{{6}}", path.name):
+            continue
+        with suppress(InputError):  # a damaged record, or one of another format
+            info = SweepFolder(path).info()
+            if info.evaluate_only == evaluations:
+                begun[info.created] = path
+    if not begun:
+        kind = "evaluation" if evaluations else "sweep"
+        named = f" {space_name}-<time>" if space_name else ""
+        raise InputError(f"nothing to resume: {root} has no {kind}{named}; name one, as in --resume NAME")
+    return begun[max(begun)]

@@ -12,7 +12,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.process import terminable
 from fpp_sweep.spec.specs import PluginFile
-from fpp_sweep.sweep.api import InterruptedSweep, Options
+from fpp_sweep.sweep.api import InterruptedSweep, Options, resumed_folder
 from fpp_sweep.sweep.start import run_sweep
 from fpp_sweep.trial.results import TaskFailed
 from tests.kit.records import build_sweep, trial
@@ -79,22 +79,25 @@ def test_a_refusal_leaves_the_record_of_a_resumed_sweep(tmp_path, run_with):
     assert (before.state, folder.info()) == ("finished", before)
 
 
-def test_without_a_name_the_newest_sweep_of_the_space_is_resumed(tmp_path, run_with):
-    for name in (
-        "space-20261120-185232",
-        "space-20270101-000000",
-        "space-20261120-090000",
-        "space-other",
-        "other-29990101-000000",
-    ):
-        write_finished_sweep(tmp_path, name)
+def test_without_a_name_the_sweep_that_was_begun_last_is_resumed(tmp_path, run_with):
+    names = ("space-20261120-090000", "space-20270101-000000", "mine", "other-1", "evaluate-1")
+    for day, name in enumerate(names):
+        folder = write_finished_sweep(tmp_path, name)
+        space = dict(folder.info().space)
+        if name == "evaluate-1":
+            space["search"] = {"evaluate_only": True}
+        folder.write_info(replace(folder.info(), created=86_400.0 * day, space=space))
+    assert resumed_folder(Options(root=tmp_path)).path.name == "other-1"
+    assert resumed_folder(Options(root=tmp_path), evaluations=True).path.name == "evaluate-1"
+    (tmp_path / "other-1" / "sweep.json").write_text("{")
+    assert resumed_folder(Options(root=tmp_path)).path.name == "mine"
     resumed = []
 
     def look_and_refuse(folder):
         resumed.append(folder.path.name)
         refuse(folder)
 
-    with pytest.raises(InputError, match="no such model"):
+    with pytest.raises(InputError, match="no such model"):  # a space file resumes a sweep that is named after it
         run_with(Options(root=tmp_path, resume=True), look_and_refuse)
     assert resumed == ["space-20270101-000000"]
 
