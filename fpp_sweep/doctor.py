@@ -68,7 +68,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument(
         "--verify", action="store_true", help="open every image; list damaged ones, and copies in two splits"
     )
-    device = "compare what a device computes with the CPU, and write a report"
+    device = "compare what a device computes with the CPU"
     options.add_argument("--device", choices=("cuda", "cpu"), help=device)
     add_flags(options, "--address", "--tracking-uri")
     cluster_file = "cluster file of Ray's launcher: list its undecided values and missing nodes"

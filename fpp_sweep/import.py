@@ -1,6 +1,6 @@
 """Add predictions of another program to a sweep, as a baseline: `python -m fpp_sweep.import`.
 
-FILE is csv, npz or parquet, with names of samples and their logits or probabilities. The baseline joins tables, tests,
+FILE is npz or parquet, with names of samples and their logits or probabilities. The baseline joins tables, tests,
 intervals, the front and post-hoc maps. Samples and classes must be those of the sweep.
 
     python -m fpp_sweep.import mta.npz --as mta_theirs --into SWEEP

@@ -116,11 +116,9 @@ def test_a_printed_command_runs_in_the_users_shell(tmp_path):
         printed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
         for script, line in zip(("fpp-sweep", "mlflow"), printed.stdout.splitlines(), strict=True):
             assert line.startswith(f"{script} " if scripts in path else sys.executable)
-            if script == "mlflow" and scripts in path:
-                continue  # this command is the user's own
-            done = subprocess.run(line, shell=True, env=env, capture_output=True, text=True)
-            assert (done.returncode, done.stderr) == (0, "")
-            assert {"fpp-sweep": "0 entries", "mlflow": "mlflow, version"}[script] in done.stdout
+        done = subprocess.run(printed.stdout.splitlines()[0], shell=True, env=env, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "0 entries" in done.stdout
 
 
 INTERRUPTED_PROGRAM = """

@@ -231,7 +231,7 @@ class Work:
     threads: Processes | None = None  # torch's threads in a worker; none: one for each CPU
     loaders: Annotated[int, Field(ge=0, le=MAX_PROCESSES)] | None = None  # processes that read images; none: by device
     cuda_graphs: bool = False  # capture a step of pretraining as a CUDA graph
-    cache: UserPath | None = None  # folder of image features
+    cache: UserPath | None = None  # folder of image features and finished tasks
     float32_cache: bool = False  # keep image features in float32 rather than half precision
     reuse_results: bool = True  # use results of other sweeps on this machine, and keep them for others
     attempts: Positive = 3  # per task

@@ -231,7 +231,7 @@ class WorkerDatasets:
         )
 
 
-ADAPTERS = 2  # in memory, each with derivatives of up to a quarter of it: the one in use and the one before
+ADAPTERS = 2  # in memory, each with a Jacobian of up to half of it: the one in use and the one before
 
 ShowProgress = Callable[[str, int, str], AbstractContextManager[Bar]]  # arguments: label, total, unit
 

@@ -1,6 +1,6 @@
 """A dataset as the rest of the core sees it: class names, labels, and a source of images, such as files below a folder.
 
-A path of a split file, or a link, that leads out of the image folder is refused."""
+A path of a split file that leads out of the image folder is refused; links are followed."""
 
 from __future__ import annotations
 
