@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.errors import InputError, problem_of_system, unknown
-from fpp_sweep.spec.files import listed_names, user_path
+from fpp_sweep.spec.files import existing_part, listed_names, user_path
 from fpp_sweep.spec.messages import SCRIPT, printable, show_warning
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.spec.progress import Screen
@@ -197,9 +197,7 @@ def require_writable(root: Path) -> None:
     for folder in (resolved, *resolved.parents):
         if is_sweep(folder):
             raise InputError(f"--out {root}: lies in the folder of the sweep {folder}; name a folder outside it")
-    existing = root.absolute()
-    while not existing.exists():
-        existing = existing.parent
+    existing = existing_part(root)
     if not existing.is_dir():
         raise InputError(f"--out {root}: {existing} is not a folder; name a folder that can be written")
     if not os.access(existing, os.W_OK | os.X_OK):

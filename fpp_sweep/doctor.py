@@ -48,7 +48,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             space = command_line.space_to_tune(args.space, overrides(args))
         named = (space.work.datasets, space.work.data_root, space.work.dataset_file)
     surveys = []
-    if not options.on_cluster and (args.data_root or args.dataset_file or args.datasets or args.verify):
+    names_data = args.data_root or args.dataset_file or args.datasets or args.verify
+    if options.on_cluster and names_data and (args.space is None or args.verify):
+        problem = "nodes look for the datasets of a space, and open no image"
+        raise InputError(f"--address {args.address}: {problem}; add --space and leave out --verify, or --address")
+    if not options.on_cluster and names_data:
         surveys = survey_datasets(*named)  # refuses a wrong name before anything is printed
     is_well = doctor.print_findings(space, options, args.cluster_file)
     if surveys:
@@ -74,7 +78,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     cluster_file = "cluster file of Ray's launcher: list its undecided values and missing nodes"
     options.add_argument("--cluster-file", type=user_path, metavar="YAML", help=cluster_file)
     args = options.parse_args(argv)
-    if args.device is not None and (args.space or args.data_root or args.datasets or args.verify or args.address):
+    others = (args.space, args.data_root, args.dataset_file, args.datasets, args.verify, args.address)
+    if args.device is not None and any((*others, args.cluster_file, args.tracking_uri)):
         raise InputError("--device: checks the device alone; run doctor again for what else is to be checked")
     if args.space is None and (args.model or args.limit or args.set):
         raise InputError("--model, --limit and --set: need --space, whose keys they change")

@@ -22,7 +22,7 @@ from fpp_sweep.spec.specs import StagePrecision
 Rows = TypeVar("Rows", bound=Tensor | Sequence[Any])
 
 BATCH_FRACTION = 1 / 4  # share of the memory budget for one batch on its way through a model
-CACHE_FRACTION = 1 / 2  # share of the memory budget for what is kept for all samples, such as the Jacobian
+KEPT_FRACTION = 1 / 4  # share of the memory budget for what is kept for all samples, such as the Jacobian
 
 # phrases of the CPU's allocator, of CUDA, of cuBLAS, of cuDNN, and of cuDNN when no algorithm has enough workspace
 OUT_OF_MEMORY_PHRASES = (
@@ -39,6 +39,15 @@ class MemoryBudget:
     """Bytes of its device that a process may use beside its model."""
 
     device: float = math.inf
+    share: float | None = None  # of all its memory, free or not; None: as much as `device`
+
+    @property
+    def kept(self) -> float:
+        """The bytes of what may be kept for all samples.
+
+        On a CPU, where all workers must compute equal bits, they do not depend on what is free at the moment.
+        """
+        return KEPT_FRACTION * (self.device if self.share is None else self.share)
 
     @classmethod
     def available(cls, device: torch.device, share: float) -> MemoryBudget:
@@ -48,7 +57,7 @@ class MemoryBudget:
         """
         if device.type != "cuda":
             free, total = memory()
-            return cls(device=min(free, share * total))
+            return cls(device=min(free, share * total), share=share * total)
         if share < 1:
             torch.cuda.set_per_process_memory_fraction(share, _gpu_number(device))
         return cls(device=free_bytes(device))

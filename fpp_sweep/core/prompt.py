@@ -102,7 +102,9 @@ def _read_saved(clip: Clip, path: Path) -> Prompt:
     try:
         data = path.read_bytes()
         tensors, origin = load(data), safetensors_metadata(data)
-    except (SafetensorError, OSError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; let this user read it") from error
+    except SafetensorError as error:
         raise InputError(f"{path}: truncated, damaged, or not a safetensors file") from error
     context = tensors.get("context")
     if origin.get("format") != FORMAT or context is None:

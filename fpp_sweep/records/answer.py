@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metrics_shown, splits_of, values_on
 from fpp_sweep.records.measurements import measure, resampled_metrics
-from fpp_sweep.records.recommendation import Answer, answer_of, is_in_percent, names_of, words_for
+from fpp_sweep.records.recommendation import Answer, answer_of, is_in_percent, names_of, testable_metrics, words_for
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.records.texts import setting_text
 from fpp_sweep.space.objectives import metrics_of
@@ -180,6 +180,8 @@ def next_step(front: Front, answer: Answer) -> str:
         return f"To go on: {_resume_command(info)}."
     if as_mapping(info.search_settings.get("finalists", {})).get("seeds") == 1:
         return f"To judge it with fresh seeds: {_resume_command(info, ['search.finalists.seeds=3'])}."
+    if not front.baselines or not testable_metrics(front.objectives):  # no sweep of this space can show a gain
+        return ""
     images = _images_to_add(info, answer)
     finer = _finer_step(front, answer, images)
     if finer:

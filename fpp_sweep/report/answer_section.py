@@ -23,11 +23,12 @@ def answer_sections(statistics: SweepStatistics) -> list[Section]:
     if statistics.front.evaluate_only:
         return []
     blocks: list[Block] = [Text(sentence_of(statistics), "lead")]
-    if statistics.answer.differences:
-        blocks.append(difference_table(statistics.answer))
-    settings = settings_table([trial for trial in statistics.front.trials if trial.name == statistics.answer.champion])
-    if len(settings.columns) > 1:
-        blocks.append(settings)
+    answer = statistics.answer
+    if answer.differences:
+        settings = settings_table([trial for trial in statistics.front.trials if trial.name == answer.champion])
+        blocks.append(difference_table(answer))
+        if len(settings.columns) > 1:
+            blocks.append(settings)
     return [Section("Answer", blocks)]
 
 

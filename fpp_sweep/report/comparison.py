@@ -146,11 +146,12 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
     variances = _seed_variances(split, [*averages, *by_dataset], entries)
     statistics = SplitStatistics(samples, variances=variances)
     pairs = [(first.label, second.label) for first, second in pairs_of(entries)]
+    of_answers = _differences_of_answers(entries, samples)  # these keep the families of their answers
     differences = {}
     for family in (averages, by_dataset):
-        for difference in adjust_p_values(statistics.differences(pairs, family)):
-            differences[difference.first, difference.second, difference.metric] = difference
-    of_answers = _differences_of_answers(entries, samples)
+        others = [one for one in statistics.differences(pairs, family) if _key_of(one) not in of_answers]
+        for difference in adjust_p_values(others):
+            differences[_key_of(difference)] = difference
     measured = {dataset for by_map in tables.values() for dataset, _ in by_map[NO_MAP]}
     return Comparison(
         split=split,
@@ -163,6 +164,10 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
         from_answer=frozenset(of_answers),
         left_out=sorted(measured - images.keys()),
     )
+
+
+def _key_of(difference: Difference) -> Key:
+    return difference.first, difference.second, difference.metric
 
 
 def pairs_of(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:

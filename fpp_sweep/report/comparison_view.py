@@ -33,6 +33,7 @@ from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import dotted
 from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.keys import digest
 from fpp_sweep.spec.messages import plural, printable
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.statistics.paired import Difference
@@ -56,7 +57,10 @@ def write_comparison(
     if names:
         title, folder_name = f"{sweeps[0].name}: {title}", f"{sweeps[0].name}-{folder_name}"
     sections = comparison_sections(compare(entries, split))
-    out = out or COMPARISONS / folder_name.replace("/", "_")[:LONGEST_NAME]
+    folder_name = folder_name.replace("/", "_")
+    if len(folder_name) > LONGEST_NAME:
+        folder_name = f"{folder_name[:LONGEST_NAME]}-{digest(folder_name, length=6)}"
+    out = out or COMPARISONS / folder_name
     markdown, latex = out / "comparison.md", out / "comparison.tex"
     for path, text in ((markdown, blocks_to_markdown(title, sections)), (latex, blocks_to_latex(sections))):
         with written_whole(path) as partial:

@@ -112,6 +112,8 @@ def _values_by_seed(table: ResultTable, row: str, column: ExperimentColumn, scop
     cell = table.cell(line, column.name, scope)
     if cell.value is None:
         return {}
+    if column.of == "deviation":  # it is about all seeds
+        return {"only": cell.value}
     record = table.records[line, column.name]
     values = values_by_seed(record.results[SPLIT], column, table.scopes[scope])
     if not values:

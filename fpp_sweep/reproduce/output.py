@@ -11,6 +11,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import orders_remark
 from fpp_sweep.records.texts import format_time, released_mark, released_notes
 from fpp_sweep.report.document import Section, Text, blocks_to_latex, blocks_to_markdown, blocks_to_text, paragraphs
+from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.html import write_page
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, cells_of, columns_of
 from fpp_sweep.reproduce.claims import DOES_NOT_HOLD, HOLDS, judge_claims
@@ -78,7 +79,7 @@ def table_sections(table: ResultTable) -> list[Section]:
 
 
 def failures_of(table: ResultTable) -> list[str]:
-    return [f"{line_name(key)} has no numbers: {reason}" for key, reason in table.failed.items()]
+    return [f"{line_name(key)} has no numbers in {reason}" for key, reason in table.failed.items()]
 
 
 def order_sentences(table: ResultTable) -> list[str]:
@@ -129,6 +130,8 @@ def _printed_below_ours(cell: ResultCell, column: ExperimentColumn) -> Cell:
             sort_value = cell.printed.value
     if cell.difference is not None:
         mark = MARKS[cell.verdict] if cell.has_all_images else FEWER_IMAGES
+        if cell.has_all_images and (column.of == "deviation" or column.metric in STAGES):
+            mark = ""  # numbers that are not tested, however many seeds there are
         below["difference"] = f"{cell.difference:+.{column.decimals}f}{mark}"
     if cell.verdict == "differs":
         style = "bad"
@@ -136,7 +139,7 @@ def _printed_below_ours(cell: ResultCell, column: ExperimentColumn) -> Cell:
         style = "good"
     interval = ""
     if cell.interval:
-        interval = f"[{cell.interval.low:.1f}, {cell.interval.high:.1f}]"
+        interval = format_interval(column.metric, cell.interval)
     return Cell(ours(cell, column), interval=interval, style=style, below=below, sort_value=sort_value)
 
 
@@ -231,7 +234,8 @@ def sweeps(folder: Path) -> list[SweepFolder]:
     for path in sorted(folder.iterdir()):
         if path.name not in order and (path / EXPERIMENT_FILE).is_file():
             own.append(path.name)
-    return [SweepFolder(folder / name) for name in (*order, *own) if (folder / name / "sweep.json").is_file()]
+    begun = [SweepFolder(folder / name) for name in (*order, *own) if (folder / name / "sweep.json").is_file()]
+    return [sweep for sweep in begun if sweep.info().model]  # others have not opened their model yet
 
 
 def _overview(tables: Sequence[ResultTable]) -> Table:

@@ -13,8 +13,8 @@ from pathlib import Path
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.output import as_text, write_reproduction, write_results
 from fpp_sweep.reproduce.selection import Selection
-from fpp_sweep.reproduce.tables import ResultTable
-from fpp_sweep.search.question import require_askable
+from fpp_sweep.reproduce.tables import ResultTable, save_experiment
+from fpp_sweep.search.question import FIXED, require_askable
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_own, write_json
@@ -73,8 +73,15 @@ def _tables_of(selection: Selection, folder: Path, options: Options) -> Iterator
                     check_before_ray_start(space, own_options)
                     workers = open_workers(space, own_options, folder / "tasks")  # results that experiments share
                     shared_workers = worker_stack.enter_context(workers)
-                run_sweep(space, own_options, shared_workers)
+                try:
+                    run_sweep(space, own_options, shared_workers)
+                finally:
+                    if sweep.has_sweep:  # the page of an interrupted table is made from it
+                        save_experiment(sweep.path, experiment, selection.checkpoints, selection.notes[name])
             yield name, write_results(sweep, experiment, selection.checkpoints, selection.notes[name])
+
+
+FIXED_IN_A_TABLE = (*FIXED, "preset", "base.")  # all rows of a table have these settings
 
 
 def _is_done(folder: SweepFolder, space: Space, options: Options) -> bool:
@@ -82,7 +89,7 @@ def _is_done(folder: SweepFolder, space: Space, options: Options) -> bool:
     if not folder.info_file.is_file():
         return False
     info = folder.info()
-    require_askable(folder, space, options.plugin_digests())
+    require_askable(folder, space, options.plugin_digests(), FIXED_IN_A_TABLE)
     records = folder.trials()
     rows = space.queue()[: space.search.trials]
     if info.state != "finished" or info.space != space.plain() or len(records) < len(rows) + len(space.baselines()):

@@ -73,6 +73,8 @@ def select(args: argparse.Namespace) -> Selection:
         left_out.update(dict.fromkeys(missing.values()))
     if without_rows:
         left_out[f"no row {' or '.join(args.methods)} in {', '.join(without_rows)}"] = None
+    if not experiments:
+        raise InputError(next(iter(left_out)))
     for reason in left_out:
         note(f"left out: {reason}")
     return Selection(experiments=experiments, spaces=spaces, notes=notes, checkpoints=checkpoints)

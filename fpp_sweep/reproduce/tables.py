@@ -298,6 +298,7 @@ def _records_of(
     for line in experiment.lines:
         if not line.row.can_run(checkpoints):
             continue
+        lacking: list[str] = []  # columns
         for column in experiment.columns:
             config = space.resolve(experiment.settings(line.row, column, checkpoints, line.precision))
             record = by_key.get(keys.config_key(config))
@@ -306,7 +307,8 @@ def _records_of(
             if SPLIT in record.results:
                 records[line.key, column.name] = record
             else:
-                failed[line.key] = record.reason or record.state
+                lacking.append(column.name)
+                failed[line.key] = f"{', '.join(lacking)}: {record.reason or record.state}"
     return records, failed
 
 

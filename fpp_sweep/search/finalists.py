@@ -22,7 +22,6 @@ from fpp_sweep.records.recommendation import chances, references_of, testable_me
 from fpp_sweep.records.records import FINAL, TrialRecord, baseline_name
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Finalists, later_seeds
-from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import BATCH

@@ -44,7 +44,12 @@ FIXED = (
     "work.datasets",
     "work.limit",
     "work.seeds",
-    "base.views.",
+)
+# keys, and beginnings of keys, that only a start of the workers can take over
+OF_WORKERS = (
+    *("work.workers", "work.gpus_per_worker", "work.cpus_per_worker", "work.threads", "work.device", "work.loaders"),
+    *("work.cuda_graphs", "work.cache", "work.float32_cache", "work.attempts", "work.task_timeout"),
+    *("work.reuse_results", "work.tracking_uri"),
 )
 TAKEN_OVER = "taken over"  # an answer to a command
 # keys of `search` that a running driver may take over at any time: its plans do not depend on them
@@ -57,7 +62,10 @@ def asked_space(folder: SweepFolder, space: Space, plugins: Mapping[str, str]) -
     `plugins` has the digests of the plugins that are loaded. Raise InputError if the folder cannot answer the space.
     """
     require_askable(folder, space, plugins)
-    answers = list(folder.info().answers)
+    info = folder.info()
+    if info.earlier and info.earlier[0].space == space.plain() and TAKEN_OVER in info.answers:
+        space = space_of(info.space, info.name)  # a batch system repeats its first command: what `steer` changed stays
+    answers = list(info.answers)
     for index, command in unanswered(folder.commands(), answers):
         if command.kind != "stop":  # the searcher stops trials
             try:
@@ -88,7 +96,9 @@ def with_answer(answers: Sequence[str], index: int, answer: str) -> list[str]:
     return longer
 
 
-def require_askable(folder: SweepFolder, space: Space, plugins: Mapping[str, str]) -> None:
+def require_askable(
+    folder: SweepFolder, space: Space, plugins: Mapping[str, str], fixed_keys: tuple[str, ...] = FIXED
+) -> None:
     """Raise InputError if a space, or this process, differs in what decides the numbers of a folder's trials.
 
     A metric may also need more of the predictions than is stored of measured trials.
@@ -100,7 +110,9 @@ def require_askable(folder: SweepFolder, space: Space, plugins: Mapping[str, str
     for name, digest in info.plugins.items():
         if plugins.get(name) != digest:
             fixed.append(f"plugin {name}: {digest} -> {plugins.get(name, 'none')}")
-    fixed += [change for change in space_changes(info.space, space.plain()) if change.startswith(FIXED)]
+    fixed += [change for change in space_changes(info.space, space.plain()) if change.startswith(fixed_keys)]
+    before, after = space_of(info.space, info.name).start().flat(), space.start().flat()
+    fixed += [change for change in space_changes(before, after) if change.startswith("views.")]
     if fixed:
         problem = f"its trials were measured with another value ({fixed[0]})"
         raise InputError(f"{info.name} cannot be resumed: {problem}; keep it, or begin another sweep with --name")
@@ -164,6 +176,13 @@ def _assigned_values(words: Sequence[str]) -> dict[str, Any]:
             raise InputError("comes twice; take one out", key)
         values[key] = parse_yaml(value, word).value
     return values
+
+
+def require_no_start(before: Space, after: Space) -> None:
+    """Raise InputError for a change that a running driver cannot take over, since its workers have started."""
+    for change in space_changes(before.plain(), after.plain()):
+        if change.startswith(OF_WORKERS):
+            raise InputError(f"{change}: only a start takes it over; stop the sweep, then `tune --resume --set`")
 
 
 def is_taken_at_once(before: Space, after: Space) -> bool:

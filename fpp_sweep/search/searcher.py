@@ -38,6 +38,7 @@ from fpp_sweep.search.question import (
     asked_now,
     is_taken_at_once,
     reassess,
+    require_no_start,
     unanswered,
     with_answer,
     with_command,
@@ -210,6 +211,7 @@ class SweepSearcher(Searcher):
                 continue
             try:
                 space = with_command(self._folder, self.space, command, info.plugins)
+                require_no_start(self.space, space)
             except InputError as error:
                 self._record.update(answers=with_answer(self._record.info.answers, index, f"refused: {error}"))
                 continue

@@ -415,7 +415,7 @@ class Space:
         with at_key("search.sampler"):
             require(sampler == "grid", f"sampler {sampler} needs workers on Ray; give --workers")
         with at_key("work.baselines"):
-            require(not self.work.baselines, "baselines need workers on Ray; give --workers")
+            require(not self.work.baselines, "baselines need workers on Ray; give --workers, or set work.baselines=[]")
         for key in NEED_RAY:
             part, _, name = key.partition(".")
             section = getattr(self, part)

@@ -172,10 +172,10 @@ def published_points(preset: str) -> dict[str, dict[str, Any]]:
 
 
 def baseline_configs(names: Iterable[str], start: TrialConfig, preset: str) -> dict[str, TrialConfig]:
-    """Return baselines by name. They adapt and draw views as trials do; their prompts are words or published."""
+    """Return baselines by name. Their prompts are words or published, all else is as in trials."""
     shared = {}
     for key, value in start.flat().items():
-        if key.startswith(("adapt.", "views.", "anchor_prompt", "precision")):
+        if key.startswith(("adapt.", "views.", "measure.", "anchor_prompt", "precision")):
             shared[key] = value
     settings_of = {}
     for origin, settings in published_points(preset).items():

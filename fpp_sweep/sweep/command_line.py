@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import ENDED, FINAL, Command, SweepInfo
-from fpp_sweep.search.question import asked_space, reassessed, recorded_space, with_command
+from fpp_sweep.search.question import asked_space, reassessed, recorded_space, require_no_start, with_command
 from fpp_sweep.space.reading import load_space, read_config, space_from, space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import of_plain
@@ -123,7 +123,8 @@ def space_to_evaluate(
     base = {key: value for key, value in settings.items() if key not in FLAGS_OF_TRIALS}
     block = {"prompt": list(prompts), "method": list(methods)}
     document = of_plain({**EVALUATION, "base": {**base, "anchor_prompt": anchor}, "grid": [block]}, "evaluate")
-    document.places["base"] = (str(config), "base")
+    if config is not None:
+        document.places["base"] = (str(config), "base")
     document.places["base.anchor_prompt"] = (f"--anchor-prompt {anchor}", "")
     for key, values in block.items():
         for index, value in enumerate(values):
@@ -254,7 +255,9 @@ def change_space(sweep: Path, kind: Literal["add", "set"], words: Sequence[str])
         problem = "was run by `evaluate`, which takes no further points and no other space"
         raise InputError(f"{info.name}: {problem}; call evaluate --resume with other values")
     asked, _ = asked_space(folder, space_of(info.space, str(folder.info_file)), info.plugins)
-    with_command(folder, asked, Command(kind=kind, words=words, written=0.0), info.plugins)  # refuses an impossible one
+    changed = with_command(folder, asked, Command(kind=kind, words=words, written=0.0), info.plugins)
+    if info.state == "running":
+        require_no_start(asked, changed)
     return _what_happens_next(folder, info, folder.send_command(kind, words))
 
 

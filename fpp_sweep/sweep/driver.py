@@ -18,7 +18,7 @@ from fpp_sweep.search.job import TrialContext
 from fpp_sweep.search.question import TAKEN_OVER, asked_now, with_answer
 from fpp_sweep.search.searcher import SweepSearcher, run_tune
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.sweep.api import RESUMES_LEFT, Options
 from fpp_sweep.sweep.live import Display, live_status
@@ -103,6 +103,8 @@ class SweepDriver:
         while self.searcher.next_question is not None:
             self._take_over(self._reopen(*self.searcher.next_question))
             self._run_jobs()
+        if self.poller.status.fatal:
+            raise MachineError(f"{self.poller.status.fatal}; put that right, then go on with --resume")
         self.record.update(end_reason=self.searcher.why_stopped or "")
 
     def _reopen(self, space: Space, command: int) -> TrialContext:
@@ -111,12 +113,15 @@ class SweepDriver:
         answers = with_answer(before.answers, command, TAKEN_OVER)
         asked = SweepRecord(self.folder, replace(before, answers=answers, **asked_now(before, space)))
         start = Start(space=space, record=asked, before=before, plugins=self.options.plugins)
+        self.poller.poll()
+        work = self.poller.status  # a new run of the workers counts from 0
         try:
             context = open_sweep(start, self.workers)
         except InputError as error:
             self.record.update(answers=with_answer(before.answers, command, f"refused: {error}"))
             return replace(self.context, space=self.searcher.space)  # with what was taken over meanwhile
         self.record.info = asked.info
+        self.recorder.add_work(work)
         return context
 
     def _run_jobs(self) -> None:

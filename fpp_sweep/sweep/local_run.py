@@ -46,7 +46,7 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
     MLflow is brought up to date at the end if the options or the space name a store. An interrupted run can be resumed.
 
     >>> from fpp_sweep import load_space
-    >>> sweep = run_locally(load_space("paper_vs_code"), Options(name="grid"))  # doctest: +SKIP
+    >>> sweep = run_locally(load_space("paper_vs_code", ["work.baselines=[]"]), Options(name="grid"))  # doctest: +SKIP
     >>> [record.name for record in sweep.trials()]  # doctest: +SKIP
     ['trial-0000', 'trial-0001', 'trial-0002']
     """
@@ -104,6 +104,8 @@ def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | N
 def _answer_stops(record: SweepRecord) -> None:
     """Answer the commands of `steer` that have stopped trials, or came too late."""
     for index, command in unanswered(record.folder.commands(), record.info.answers):
+        if command.kind != "stop":
+            continue  # the next start answers it
         trial = record.folder.trial(command.words[0])
         record.update(answers=with_answer(record.info.answers, index, trial.state))
 

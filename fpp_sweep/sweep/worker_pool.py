@@ -226,6 +226,8 @@ def needs_of_workers(work: Work, machines: Sequence[Resources], *, on_cluster: b
     needs = WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
     # with both numbers given, a cluster may start machines for them
     may_grow = on_cluster and work.workers is not None and work.gpus_per_worker is not None
+    if work.device == "cuda" and not may_grow and not any(machine.get("GPU") for machine in machines):
+        raise InputError("no machine here has a GPU; give auto or cpu", "work.device")
     return needs, require_room(machines, needs, may_grow=may_grow)
 
 

@@ -33,7 +33,7 @@ from fpp_sweep.core.images.features import FeatureCache, Features
 from fpp_sweep.core.models.clip import Clip, load
 from fpp_sweep.core.prompt import Prompt, from_bytes, open_prompt, prompt_bytes
 from fpp_sweep.spec import keys, plugins
-from fpp_sweep.spec.errors import ChangedDataError, MachineError
+from fpp_sweep.spec.errors import ChangedDataError, InputError, MachineError
 from fpp_sweep.spec.files import default_cache
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.process import readers
@@ -185,10 +185,13 @@ class WorkerDatasets:
         return self._opened[name, split]
 
     def open_any_split(self, name: str) -> Dataset:
-        """Return a dataset of which only the classes matter: a split that is open, or else the test split."""
+        """Return a dataset of which only the classes matter: a split that is open, or else one that it has."""
         for (opened_name, _), dataset in self._opened.items():
             if opened_name == name:
                 return dataset
+        for split in ("val", "train"):
+            with suppress(InputError):  # it has no such split
+                return self.open(name, split)
         return self.open(name, "test")
 
     def samples_digest(self, name: str, split: str) -> str:
@@ -231,7 +234,7 @@ class WorkerDatasets:
         )
 
 
-ADAPTERS = 2  # in memory, each with a Jacobian of up to half of it: the one in use and the one before
+ADAPTERS = 2  # in memory, each with a Jacobian of up to a quarter of it: the one in use and the one before
 
 ShowProgress = Callable[[str, int, str], AbstractContextManager[Bar]]  # arguments: label, total, unit
 

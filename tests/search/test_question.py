@@ -15,7 +15,15 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.texts import question_texts
 from fpp_sweep.search.job import run_job
-from fpp_sweep.search.question import drop_outdated_results, is_taken_at_once, reassess
+from fpp_sweep.search.question import (
+    asked_now,
+    asked_space,
+    drop_outdated_results,
+    is_taken_at_once,
+    reassess,
+    require_askable,
+    require_no_start,
+)
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
@@ -204,12 +212,30 @@ def test_settings_that_the_processes_of_trials_have_wait_for_these(override):
     assert not is_taken_at_once(space_of_text(), space_of_text(override))
 
 
+@pytest.mark.parametrize("override", ["work.task_timeout=3h", "work.workers=2", "work.cache=elsewhere"])
+def test_a_running_sweep_refuses_what_only_a_start_takes_over(override):
+    with pytest.raises(InputError, match="only a start takes it over; stop the sweep"):
+        require_no_start(space_of_text(), space_of_text(override))
+
+
+def test_settings_of_views_that_a_space_spells_out_are_those_it_had_by_default(measured):
+    require_askable(measured, space_of_text("views.augmix=auto", "views.min_area=0.5"), {})
+
+
+def test_a_batch_system_that_repeats_its_first_command_keeps_what_steer_has_changed(measured, tmp_path):
+    edited = SweepFolder(shutil.copytree(measured.path, tmp_path / "sweep"))
+    first, larger = space_of_text(), space_of_text("search.trials=9")
+    edited.send_command("set", ["search.trials=9"])
+    edited.write_info(replace(edited.info(), **asked_now(edited.info(), larger), answers=["taken over"]))
+    assert asked_space(edited, first, {})[0] == larger
+
+
 @pytest.mark.parametrize(
     ("override", "change"),
     [
         ("work.limit=9", r"work\.limit: 8 -> 9"),
         ("work.seeds=[0, 1]", r"work\.seeds: \[0\] -> \[0, 1\]"),
-        ("views.count=8", r"base\.views\.count: 4 -> 8"),
+        ("views.count=8", r"views\.count: 4 -> 8"),
         ("search.split=test", r"search\.split: val -> test"),
     ],
 )

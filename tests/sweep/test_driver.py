@@ -130,6 +130,18 @@ def test_a_search_that_ends_with_any_error_is_recorded_as_interrupted(tmp_path, 
     assert folder.trials()[0].state == "interrupted"
 
 
+def test_a_search_whose_workers_cannot_start_again_is_interrupted_not_finished(tmp_path, make_driver):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep", state="running"))
+    folder.write_trial(trial(0))
+    driver = make_driver(folder, small_space())
+    driver.poller.status = replace(STATUS, fatal="workers do not start: out of memory")
+    driver._run_jobs = lambda: None
+    with pytest.raises(MachineError, match="out of memory; put that right, then go on with --resume"):
+        driver.run()
+    assert folder.info().state == "interrupted"
+
+
 def test_a_refused_question_keeps_what_was_taken_over_before(tmp_path, make_driver, monkeypatch):
     def refuse(*_):
         raise InputError("typo")
@@ -137,7 +149,9 @@ def test_a_refused_question_keeps_what_was_taken_over_before(tmp_path, make_driv
     folder = SweepFolder(tmp_path)
     folder.write_info(sweep_info(name="sweep", state="running"))
     driver = make_driver(folder, small_space())
-    driver.mlflow = driver.reporter = driver.poller = SimpleNamespace(start=lambda: None, status=STATUS)
+    driver.mlflow = driver.reporter = driver.poller = SimpleNamespace(
+        start=lambda: None, poll=lambda: None, status=STATUS
+    )
     asked = []
 
     def run_jobs():

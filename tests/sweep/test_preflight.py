@@ -51,10 +51,14 @@ def test_a_split_that_a_dataset_never_has_is_refused_before_ray_starts(tmp_path)
     overrides = ["work.datasets=[dtd,imagenet_a]", f"work.data_root={tmp_path}"]
     with pytest.raises(InputError) as refusal:
         check_before_start(small_space(*overrides), Options())
-    assert str(refusal.value) == (
-        "imagenet_a has only a test split, not 'val'; leave this dataset out, or set search.split=test"
-    )
+    assert "imagenet_a has only a test split, not 'val'; leave this dataset out" in str(refusal.value)
     check_before_start(small_space(*overrides, "search.split=test"), Options())
+
+
+def test_a_broken_link_in_place_of_the_folder_of_sweeps_is_refused(tmp_path):
+    (tmp_path / "sweeps").symlink_to(tmp_path / "gone")
+    with pytest.raises(InputError, match="sweeps is not a folder; name a folder that can be written"):
+        sweep_folder(small_space(), Options(root=tmp_path / "sweeps"))
 
 
 def test_a_cache_that_cannot_be_written_is_refused(tmp_path):

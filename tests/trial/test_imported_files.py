@@ -1,9 +1,9 @@
 """Files of predictions: damaged ones, and names that are patterns."""
 
 import json
-from dataclasses import replace
 import re
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pyarrow

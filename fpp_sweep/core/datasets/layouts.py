@@ -126,7 +126,9 @@ def _as_split_folders(value: Any) -> dict[str, str]:
     folders = {}
     for split, folder in as_mapping(value).items():
         known_name("split", split, SPLITS)
-        folders[split] = as_sample_id(_as_class_name(folder, split), f"split {split}")
+        with at_key(split):
+            require(isinstance(folder, str) and folder.strip(), f"must be text, in quotes if need be ({shown(folder)})")
+        folders[split] = as_sample_id(_printable(folder), f"split {split}")
     return folders
 
 
@@ -393,7 +395,11 @@ class Aircraft(Layout):
 
 def read_variants(path: Path) -> dict[str, int]:
     """Return the label of each variant of aircraft, in the order of the file."""
-    return {variant: label for label, (_, variant) in enumerate(_lines(path))}
+    variants = [variant for _, variant in _lines(path)]
+    for variant, count in Counter(variants).items():
+        if count > 1:  # labels of later variants would shift
+            raise InputError(f"{path}: {variant!r} is listed twice; take one out")
+    return {variant: label for label, variant in enumerate(variants)}
 
 
 def read_variant_list(path: Path, variants: dict[str, int]) -> dict[str, int]:

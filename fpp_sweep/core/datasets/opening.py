@@ -145,7 +145,8 @@ def require_possible_split(name: str, spec: DatasetSpec, split: str) -> None:
     if split not in spec.layout.possible_splits:
         possible = " and a ".join(spec.layout.possible_splits)
         raise InputError(
-            f"{name} has only a {possible} split, not {split!r}; leave this dataset out, or set search.split=test"
+            f"{name} has only a {possible} split, not {split!r}; leave this dataset out, set search.split=test, "
+            "or leave out maps and conformal sets, which are fitted on val"
         )
 
 

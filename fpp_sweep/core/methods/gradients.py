@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute import CACHE_FRACTION, gradient_scale, product_dtype, run_in_batches, upcast
+from fpp_sweep.core.compute import gradient_scale, product_dtype, run_in_batches, upcast
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.text.texts import Texts
 
@@ -116,7 +116,7 @@ def jacobian_cost(texts: Texts, tokens: int, samples: int) -> float:
 def first_gradient(texts: Texts, context: Tensor, samples: int) -> FirstGradient:
     """Return the cheaper form for a number of samples; J is built only where it fits in memory."""
     tokens = len(context)
-    fits = jacobian_bytes(texts, context) <= CACHE_FRACTION * texts.tower.memory.device
+    fits = jacobian_bytes(texts, context) <= texts.tower.memory.kept
     if fits and jacobian_cost(texts, tokens, samples) < texts.positions(tokens) * samples:
         return ByJacobian(texts, context)
     return ByBackward(texts, context)

@@ -34,8 +34,8 @@ def test_a_divided_folder_is_listed_by_class_and_name(tmp_path: Path) -> None:
 
 
 def test_split_folders_may_have_other_names(tmp_path: Path) -> None:
-    build_folders(tmp_path / "images", ["training/cat", "held/out/cat"])
-    layout = ClassFolders(images="images", splits={"train": "training", "test": "held/out"})
+    build_folders(tmp_path / "images", ["training_set/cat", "held/out/cat"])
+    layout = ClassFolders(images="images", splits={"train": "training_set", "test": "held/out"})
     assert layout.read(tmp_path, "test").ids[0] == "held/out/cat/cat_0.JPEG"
     with pytest.raises(InputError, match="has no val split, only train, test"):
         layout.read(tmp_path, "val")
