@@ -82,21 +82,23 @@ def test_few_samples_use_the_backward_pass_and_many_use_the_jacobian():
     assert isinstance(first_gradient(pair.texts, pair.context, 100_000), ByJacobian)
 
 
-def with_memory(texts, size):
-    return replace(texts, tower=replace(texts.tower, memory=MemoryBudget(device=size)))
+def with_memory(texts, size, share=None):
+    return replace(texts, tower=replace(texts.tower, memory=MemoryBudget(device=size, share=share)))
 
 
-def test_free_memory_decides_if_the_jacobian_is_built():
+def test_the_memory_of_a_worker_decides_if_the_jacobian_is_built():
+    """On a CPU what is free at the moment does not: all workers compute equal bits."""
     pair = twins()
     size = jacobian_bytes(pair.texts, pair.context)
 
-    def is_built(memory):
-        return isinstance(first_gradient(with_memory(pair.texts, memory), pair.context, 100_000), ByJacobian)
+    def is_built(*memory):
+        return isinstance(first_gradient(with_memory(pair.texts, *memory), pair.context, 100_000), ByJacobian)
 
-    assert is_built(2 * size)
-    assert not is_built(2 * size - 1)
+    assert is_built(4 * size)
+    assert not is_built(4 * size - 1)
+    assert is_built(size, 4 * size)
     with computing("fp16", torch.device("cpu")):
-        assert is_built(size)
+        assert is_built(2 * size)
 
 
 @pytest.mark.parametrize("sizes", [SHARED_NAMES, MAPLE], ids=str)
