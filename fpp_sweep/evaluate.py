@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 prompts=args.prompt,
                 anchor_prompt=args.anchor_prompt,
             )
+            options = options.with_store_of(space)
     in_process = args.address is None and space.work.workers is None
     folder = command_line.run_command(space, options, in_process=in_process, export=True)
     if any(record.state == "failed" for record in folder.trials()):

@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             space = command_line.space_of_sweep(folder, overrides(args), config=args.config)
         else:
             space = command_line.space_to_tune(args.space, overrides(args), config=args.config)
+            options = options.with_store_of(space)
     if args.dry_run:
         command_line.print_dry_run(space, options)
         return

@@ -89,7 +89,10 @@ def progress_of(info: SweepInfo, records: Sequence[TrialRecord], spent: float) -
     time_limit = info.search_settings.get("wall_clock")
     trials_left = None if limit is None else max(0, limit - ended)
     budget_left = None if time_limit is None else time_limit - spent
-    if info.end_reason or trials_left == 0 or (budget_left is not None and budget_left <= 0):
+    is_after_search = any(not record.results.keys() <= {info.search_split} for record in asked)
+    if any(record.state in ("waiting", "running") for record in trials):
+        is_after_search = False  # the sweep was resumed with a larger budget
+    if info.end_reason or is_after_search or trials_left == 0 or (budget_left is not None and budget_left <= 0):
         trials_left, budget_left = 0, None
     baselines_done = _count_ended(baselines)
     baselines_left = max(0, len(info.requested_baselines) - baselines_done)

@@ -16,7 +16,7 @@ from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.reproduce.tables import ResultTable, save_experiment
 from fpp_sweep.search.question import FIXED, require_askable
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_own, write_json
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.plan import check_before_ray_start
@@ -75,9 +75,10 @@ def _tables_of(selection: Selection, folder: Path, options: Options) -> Iterator
                     shared_workers = worker_stack.enter_context(workers)
                 try:
                     run_sweep(space, own_options, shared_workers)
-                finally:
+                except (KeyboardInterrupt, MachineError):
                     if sweep.has_sweep:  # the page of an interrupted table is made from it
                         save_experiment(sweep.path, experiment, selection.checkpoints, selection.notes[name])
+                    raise
             yield name, write_results(sweep, experiment, selection.checkpoints, selection.notes[name])
 
 

@@ -47,9 +47,20 @@ FIXED = (
 )
 # keys, and beginnings of keys, that only a start of the workers can take over
 OF_WORKERS = (
-    *("work.workers", "work.gpus_per_worker", "work.cpus_per_worker", "work.threads", "work.device", "work.loaders"),
-    *("work.cuda_graphs", "work.cache", "work.float32_cache", "work.attempts", "work.task_timeout"),
-    *("work.reuse_results", "work.tracking_uri"),
+    "work.attempts",
+    "work.cache",
+    "work.cpus_per_worker",
+    "work.cuda_graphs",
+    "work.data_root",
+    "work.device",
+    "work.float32_cache",
+    "work.gpus_per_worker",
+    "work.loaders",
+    "work.reuse_results",
+    "work.task_timeout",
+    "work.threads",
+    "work.tracking_uri",
+    "work.workers",
 )
 TAKEN_OVER = "taken over"  # an answer to a command
 # keys of `search` that a running driver may take over at any time: its plans do not depend on them
@@ -62,10 +73,7 @@ def asked_space(folder: SweepFolder, space: Space, plugins: Mapping[str, str]) -
     `plugins` has the digests of the plugins that are loaded. Raise InputError if the folder cannot answer the space.
     """
     require_askable(folder, space, plugins)
-    info = folder.info()
-    if info.earlier and info.earlier[0].space == space.plain() and TAKEN_OVER in info.answers:
-        space = space_of(info.space, info.name)  # a batch system repeats its first command: what `steer` changed stays
-    answers = list(info.answers)
+    answers = list(folder.info().answers)
     for index, command in unanswered(folder.commands(), answers):
         if command.kind != "stop":  # the searcher stops trials
             try:

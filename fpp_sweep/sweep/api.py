@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,10 @@ class Options:
     @property
     def on_cluster(self) -> bool:
         return self.address not in (None, "local")
+
+    def with_store_of(self, space: Space) -> Options:
+        """Return the options with the MLflow store that the user's own space names, unless they name one."""
+        return replace(self, tracking_uri=self.tracking_uri or space.work.tracking_uri)
 
     def plugin_digests(self) -> dict[str, str]:
         return {file.name: file.digest for file in self.plugins}

@@ -50,7 +50,7 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
     >>> [record.name for record in sweep.trials()]  # doctest: +SKIP
     ['trial-0000', 'trial-0001', 'trial-0002']
     """
-    options = options or Options()
+    options = (options or Options()).with_store_of(space)
     check_before_local_start(space, options)
     return run_checked_locally(space, options, sweep_folder(space, options), on_trial)
 
@@ -91,7 +91,10 @@ def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | N
             attempt += 1
         started = replace(record, state="running", started=time.time(), attempt=attempt, reason=None, details=None)
         context.folder.write_trial(started)
-        run_job(context, name=name, split=search.split, order=order)
+        commands = context.folder.commands()
+        waiting = [index for index, _ in unanswered(commands, context.folder.info().answers)]
+        answered = min(waiting, default=len(commands))
+        run_job(context, name=name, split=search.split, order=order, answered=answered)
         record = context.folder.trial(name)
         if record.state == "failed":
             failures += 1
@@ -104,10 +107,10 @@ def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | N
 def _answer_stops(record: SweepRecord) -> None:
     """Answer the commands of `steer` that have stopped trials, or came too late."""
     for index, command in unanswered(record.folder.commands(), record.info.answers):
-        if command.kind != "stop":
-            continue  # the next start answers it
-        trial = record.folder.trial(command.words[0])
-        record.update(answers=with_answer(record.info.answers, index, trial.state))
+        if command.kind == "stop":  # the next start answers the others
+            trial = record.folder.trial(command.words[0])
+            if trial.state in ENDED:
+                record.update(answers=with_answer(record.info.answers, index, trial.state))
 
 
 def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:

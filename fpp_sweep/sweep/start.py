@@ -30,7 +30,7 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     >>> [record.name for record in sweep.front()]  # doctest: +SKIP
     ['trial-0002', 'trial-0000']
     """
-    options = options or Options()
+    options = (options or Options()).with_store_of(space)
     plugins.load(options.plugins)
     if workers is None:
         check_before_ray_start(space, options)

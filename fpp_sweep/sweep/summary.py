@@ -128,7 +128,7 @@ def final_table(statistics: SweepStatistics, width: int) -> str:
     sections = answer_sections(statistics)
     blocks: list[Block] = [front_table(front.info, front, statistics, settings=False, title=_title(front))]
     settings = settings_table(front.chosen, _settings_title(front))
-    if not statistics.answer.champion and len(settings.columns) > 1:
+    if not statistics.answer.differences and len(settings.columns) > 1:
         blocks.append(settings)
     sections.append(Section("", blocks))
     return blocks_to_text(sections, width).removeprefix("\n")

@@ -115,9 +115,9 @@ def _store_of(
     space: Space, options: Options, folder: SweepFolder, before: SweepInfo | None, *, in_process: bool
 ) -> str:
     """Return the MLflow store of a sweep; empty for one in this process that has and requests none."""
-    requested = options.tracking_uri or space.work.tracking_uri
-    if before is not None and requested == before.work_settings.get("tracking_uri"):
-        requested = options.tracking_uri  # a folder from elsewhere must not choose a store
+    requested = options.tracking_uri
+    if before is None:  # a folder from elsewhere must not choose a store
+        requested = requested or space.work.tracking_uri
     if in_process and requested:
         return absolute(requested)
     if in_process and (before is None or not before.tracking_uri):

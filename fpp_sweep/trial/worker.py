@@ -189,10 +189,10 @@ class WorkerDatasets:
         for (opened_name, _), dataset in self._opened.items():
             if opened_name == name:
                 return dataset
-        for split in ("val", "train"):
+        for split in ("test", "val"):
             with suppress(InputError):  # it has no such split
                 return self.open(name, split)
-        return self.open(name, "test")
+        return self.open(name, "train")
 
     def samples_digest(self, name: str, split: str) -> str:
         """Return the digest of a split's class names, samples and labels, and of the way to draw views."""

@@ -128,5 +128,5 @@ def test_tables_share_results_and_a_changed_setting_is_refused(tmp_path):
     assert page.read_text().index('id="main"') < page.read_text().index('id="flatness"')
     changed = run(tmp_path, "--table", "main", *SMALL)
     assert changed.returncode == 2
-    assert "base.views.count: 8 -> none" in changed.stderr
+    assert "base.fpp.steps: 2 -> none" in changed.stderr
     assert "--name" in changed.stderr

@@ -16,8 +16,6 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.records.texts import question_texts
 from fpp_sweep.search.job import run_job
 from fpp_sweep.search.question import (
-    asked_now,
-    asked_space,
     drop_outdated_results,
     is_taken_at_once,
     reassess,
@@ -220,14 +218,6 @@ def test_a_running_sweep_refuses_what_only_a_start_takes_over(override):
 
 def test_settings_of_views_that_a_space_spells_out_are_those_it_had_by_default(measured):
     require_askable(measured, space_of_text("views.augmix=auto", "views.min_area=0.5"), {})
-
-
-def test_a_batch_system_that_repeats_its_first_command_keeps_what_steer_has_changed(measured, tmp_path):
-    edited = SweepFolder(shutil.copytree(measured.path, tmp_path / "sweep"))
-    first, larger = space_of_text(), space_of_text("search.trials=9")
-    edited.send_command("set", ["search.trials=9"])
-    edited.write_info(replace(edited.info(), **asked_now(edited.info(), larger), answers=["taken over"]))
-    assert asked_space(edited, first, {})[0] == larger
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,12 @@ def test_a_search_whose_workers_cannot_start_again_is_interrupted_not_finished(t
     folder.write_info(sweep_info(name="sweep", state="running"))
     folder.write_trial(trial(0))
     driver = make_driver(folder, small_space())
-    driver.poller.status = replace(STATUS, fatal="workers do not start: out of memory")
+    fatal = replace(STATUS, fatal="workers do not start: out of memory")
+    driver.poller = SimpleNamespace(
+        start=lambda: None, poll=lambda: None, close=lambda: None, status=fatal, failure=None, has_interrupted=False
+    )
+    driver.mlflow = SimpleNamespace(start=lambda: None, close=lambda timeout: None)
+    driver.reporter = SimpleNamespace(start=lambda: None, close=lambda: None)
     driver._run_jobs = lambda: None
     with pytest.raises(MachineError, match="out of memory; put that right, then go on with --resume"):
         driver.run()
