@@ -39,7 +39,7 @@ class MemoryBudget:
     """Bytes of its device that a process may use beside its model."""
 
     device: float = math.inf
-    share: float | None = None  # of all its memory, free or not; None: as much as `device`
+    share: float | None = None  # its part of the whole memory, whether that is free or not; None: `device`
 
     @property
     def kept(self) -> float:

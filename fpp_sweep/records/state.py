@@ -87,12 +87,9 @@ def progress_of(info: SweepInfo, records: Sequence[TrialRecord], spent: float) -
     ended = _count_ended(trials)
     limit = info.search_settings.get("trials")
     time_limit = info.search_settings.get("wall_clock")
-    trials_left = None if limit is None else max(0, limit - ended)
-    budget_left = None if time_limit is None else time_limit - spent
-    is_after_search = any(not record.results.keys() <= {info.search_split} for record in asked)
-    if any(record.state in ("waiting", "running") for record in trials):
-        is_after_search = False  # the sweep was resumed with a larger budget
-    if info.end_reason or is_after_search or trials_left == 0 or (budget_left is not None and budget_left <= 0):
+    trials_left = _left(limit, ended)
+    budget_left = _left(time_limit, spent)
+    if info.end_reason or 0 in (trials_left, budget_left) or _is_after_search(asked, info.search_split):
         trials_left, budget_left = 0, None
     baselines_done = _count_ended(baselines)
     baselines_left = max(0, len(info.requested_baselines) - baselines_done)
@@ -109,6 +106,20 @@ def progress_of(info: SweepInfo, records: Sequence[TrialRecord], spent: float) -
     elif trials_left is not None:
         total = done + trials_left + baselines_left + later
     return SweepProgress(done, total, _seconds_left(trials, trials_left, later, budget_left, info))
+
+
+def _left(limit: float | None, used: float) -> float | None:
+    """Return what is left of a budget; None if it has no limit."""
+    if limit is None:
+        return None
+    return max(0, limit - used)
+
+
+def _is_after_search(records: Sequence[TrialRecord], search_split: str) -> bool:
+    """Return True if later stages have begun, and no trial of a search that was resumed waits or runs."""
+    if any(record.kind == "trial" and record.state in ("waiting", "running") for record in records):
+        return False
+    return any(not record.results.keys() <= {search_split} for record in records)
 
 
 def _count_ended(records: Sequence[TrialRecord]) -> int:
@@ -130,7 +141,7 @@ def _later_jobs(info: SweepInfo) -> dict[str, int]:
 
 
 def _seconds_left(
-    trials: Sequence[TrialRecord], trials_left: int | None, later: float, budget_left: float | None, info: SweepInfo
+    trials: Sequence[TrialRecord], trials_left: float | None, later: float, budget_left: float | None, info: SweepInfo
 ) -> float | None:
     """Return the seconds until search and later stages end; None if no trial has ended and there is no limit of time.
 

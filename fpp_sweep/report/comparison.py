@@ -147,11 +147,9 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
     statistics = SplitStatistics(samples, variances=variances)
     pairs = [(first.label, second.label) for first, second in pairs_of(entries)]
     of_answers = _differences_of_answers(entries, samples)  # these keep the families of their answers
-    differences = {}
+    differences = dict(of_answers)
     for family in (averages, by_dataset):
-        others = [one for one in statistics.differences(pairs, family) if _key_of(one) not in of_answers]
-        for difference in adjust_p_values(others):
-            differences[_key_of(difference)] = difference
+        differences |= _corrected(statistics.differences(pairs, family), of_answers)
     measured = {dataset for by_map in tables.values() for dataset, _ in by_map[NO_MAP]}
     return Comparison(
         split=split,
@@ -160,10 +158,19 @@ def compare(entries: Sequence[Entry], split: str | None = None) -> Comparison:
         results=results,
         metrics=metrics,
         statistics=statistics,
-        differences=differences | of_answers,
+        differences=differences,
         from_answer=frozenset(of_answers),
         left_out=sorted(measured - images.keys()),
     )
+
+
+def _corrected(family: Sequence[Difference], of_answers: Collection[Key]) -> dict[Key, Difference]:
+    """Return the differences of a family that no answer has, with Holm's correction over these."""
+    others = []
+    for difference in family:
+        if _key_of(difference) not in of_answers:
+            others.append(difference)
+    return {_key_of(difference): difference for difference in adjust_p_values(others)}
 
 
 def _key_of(difference: Difference) -> Key:

@@ -129,10 +129,7 @@ def _printed_below_ours(cell: ResultCell, column: ExperimentColumn) -> Cell:
         if cell.value is None:
             sort_value = cell.printed.value
     if cell.difference is not None:
-        mark = MARKS[cell.verdict] if cell.has_all_images else FEWER_IMAGES
-        if cell.has_all_images and (column.of == "deviation" or column.metric in STAGES):
-            mark = ""  # numbers that are not tested, however many seeds there are
-        below["difference"] = f"{cell.difference:+.{column.decimals}f}{mark}"
+        below["difference"] = f"{cell.difference:+.{column.decimals}f}{_mark_of(cell, column)}"
     if cell.verdict == "differs":
         style = "bad"
     elif cell.verdict == "agrees":
@@ -141,6 +138,15 @@ def _printed_below_ours(cell: ResultCell, column: ExperimentColumn) -> Cell:
     if cell.interval:
         interval = format_interval(column.metric, cell.interval)
     return Cell(ours(cell, column), interval=interval, style=style, below=below, sort_value=sort_value)
+
+
+def _mark_of(cell: ResultCell, column: ExperimentColumn) -> str:
+    """Return the mark of a difference to the printed number."""
+    if not cell.has_all_images:
+        return FEWER_IMAGES
+    if column.of == "deviation" or column.metric in STAGES:
+        return ""  # such numbers are not tested, however many seeds there are
+    return MARKS[cell.verdict]
 
 
 def ours(cell: ResultCell, column: ExperimentColumn) -> str:

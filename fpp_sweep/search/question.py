@@ -93,6 +93,12 @@ def unanswered(commands: Sequence[Command], answers: Sequence[str]) -> list[tupl
     return waiting
 
 
+def count_answered(commands: Sequence[Command], answers: Sequence[str]) -> int:
+    """Return how many commands come before the first that waits."""
+    waiting = [index for index, _ in unanswered(commands, answers)]
+    return min(waiting, default=len(commands))
+
+
 def with_answer(answers: Sequence[str], index: int, answer: str) -> list[str]:
     """Return the answers with one more; commands before it that wait have an empty one.
 
@@ -221,6 +227,8 @@ def drop_outdated_results(folder: SweepFolder, before: Settings, space: Space) -
     if (former.seeds, former.images, old.has_state) != (finalists.seeds, finalists.images, space.has_state):
         outdated = {FINAL, "test"} - {space.search.split}
     has_more = set(space.work.posthoc) - set(old.work.posthoc) or set(space.columns()) - set(old.columns())
+    if not outdated and not has_more:
+        return
     records = folder.trials()
     outside = {record.name for record in reassessed(records, space) if record.outside}
     for record in records:

@@ -36,6 +36,7 @@ from fpp_sweep.search.job import TrialContext, ended_early
 from fpp_sweep.search.question import (
     TAKEN_OVER,
     asked_now,
+    count_answered,
     is_taken_at_once,
     reassess,
     require_no_start,
@@ -263,9 +264,7 @@ class SweepSearcher(Searcher):
                 return None
             return str(Searcher.FINISHED)
         self._begin(job, trial_id)
-        commands = self._folder.commands()
-        waiting = [index for index, _ in unanswered(commands, self._record.info.answers)]
-        answered = min(waiting, default=len(commands))
+        answered = count_answered(self._folder.commands(), self._record.info.answers)
         return {"name": job.name, "split": job.split, "order": self._jobs_begun, "answered": answered}
 
     def _begin(self, job: Job, trial_id: str) -> None:

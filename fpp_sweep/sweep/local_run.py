@@ -16,7 +16,7 @@ from fpp_sweep.records.folder import SweepFolder, SweepRecord
 from fpp_sweep.records.records import ENDED, TrialRecord, trial_name, waiting_record
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.search.job import TrialContext, run_job
-from fpp_sweep.search.question import reassess, unanswered, with_answer
+from fpp_sweep.search.question import count_answered, reassess, unanswered, with_answer
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.spec.process import cores, readers, set_thread_defaults, terminable
@@ -91,9 +91,7 @@ def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | N
             attempt += 1
         started = replace(record, state="running", started=time.time(), attempt=attempt, reason=None, details=None)
         context.folder.write_trial(started)
-        commands = context.folder.commands()
-        waiting = [index for index, _ in unanswered(commands, context.folder.info().answers)]
-        answered = min(waiting, default=len(commands))
+        answered = count_answered(context.folder.commands(), context.folder.info().answers)
         run_job(context, name=name, split=search.split, order=order, answered=answered)
         record = context.folder.trial(name)
         if record.state == "failed":

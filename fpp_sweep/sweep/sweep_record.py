@@ -256,7 +256,7 @@ class SweepRecorder:
         """Take the record as it is before this driver has worked."""
         self.record = record
         self.spent_before = record.info.spent  # seconds that earlier drivers have worked
-        self._work = record.info.work  # of earlier drivers, and of runs of the workers that have ended
+        self._work = record.info.work  # work of earlier drivers, and of runs of the workers that have ended
         self._began = time.monotonic()
 
     def seconds(self) -> float:
@@ -264,20 +264,18 @@ class SweepRecorder:
         return time.monotonic() - self._began
 
     def add_work(self, scheduler: SchedulerStatus) -> None:
-        """Add what the workers have done in one run."""
-        counts = scheduler.counts
-        self._work += WorkTotals(
-            tasks=counts.done, cached=counts.cached, model_loads=counts.loads, workers_lost=counts.lost
-        )
+        """Add what the workers have done in a run that has ended."""
+        self._work += _work_of(scheduler)
 
     def record_end(self, state: EndState, scheduler: SchedulerStatus | None = None) -> None:
         """Record the state in which this driver leaves the sweep, with its time and the work of its workers."""
         if state == "interrupted":
             self._record_interrupted_trials()
+        work = self._work
         if scheduler is not None:
-            self.add_work(scheduler)
+            work += _work_of(scheduler)
         finished = None if state == "interrupted" else time.time()
-        self.record.update(state=state, finished=finished, spent=self.spent_before + self.seconds(), work=self._work)
+        self.record.update(state=state, finished=finished, spent=self.spent_before + self.seconds(), work=work)
 
     def _record_interrupted_trials(self) -> None:
         """Mark trials that were running, as far as the disk allows; a resumed sweep starts them again."""
@@ -302,6 +300,11 @@ class SweepRecorder:
         reference = hypervolume_reference(info.objectives, baselines)
         if reference is not None:
             self.record.update(reference=reference)
+
+
+def _work_of(scheduler: SchedulerStatus) -> WorkTotals:
+    counts = scheduler.counts
+    return WorkTotals(tasks=counts.done, cached=counts.cached, model_loads=counts.loads, workers_lost=counts.lost)
 
 
 @contextmanager

@@ -108,10 +108,10 @@ def rename(names: Sequence[str], renaming: Renaming) -> tuple[str, ...]:
     return tuple(renaming.get(name, as_words(name)) for name in names)
 
 
-def _as_class_name(value: Any, key: str) -> str:
+def _as_text(value: Any, key: str) -> str:
     with at_key(key):
         require(isinstance(value, str) and value.strip(), f"must be text, in quotes if need be ({shown(value)})")
-        return as_words(_printable(value))
+        return _printable(value)
 
 
 def _printable(text: str) -> str:
@@ -119,16 +119,14 @@ def _printable(text: str) -> str:
 
 
 def _as_renaming(value: Any) -> Renaming:
-    return {_printable(old): _as_class_name(new, old) for old, new in as_mapping(value).items()}
+    return {_printable(old): as_words(_as_text(new, old)) for old, new in as_mapping(value).items()}
 
 
 def _as_split_folders(value: Any) -> dict[str, str]:
     folders = {}
     for split, folder in as_mapping(value).items():
         known_name("split", split, SPLITS)
-        with at_key(split):
-            require(isinstance(folder, str) and folder.strip(), f"must be text, in quotes if need be ({shown(folder)})")
-        folders[split] = as_sample_id(_printable(folder), f"split {split}")
+        folders[split] = as_sample_id(_as_text(folder, split), f"split {split}")
     return folders
 
 

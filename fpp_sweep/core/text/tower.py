@@ -191,7 +191,7 @@ def attention_mask(packing: Packing, prefix: int) -> AttentionMask:
         slot_of[rows[prefix:]] = index * size + torch.arange(prefix, len(rows))
         for text in texts.tolist():
             of_nodes = slot_of[prefix + torch.tensor(paths[text])] - index * size
-            slots = torch.cat([torch.arange(prefix), of_nodes])  # of a text, in order
+            slots = torch.cat([torch.arange(prefix), of_nodes])  # the slots of a text, in order
             attends[index, slots[:, None], slots] |= torch.ones(len(slots), len(slots), dtype=torch.bool).tril()
         end_texts[index, : len(texts)] = texts
         end_slots[index, : len(texts)] = slot_of[end_rows[texts]] - index * size
